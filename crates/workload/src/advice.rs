@@ -1,4 +1,4 @@
-//! What is wrong with annotations that have no effect: misspelt ones, and those in another place.
+//! Advice about annotations that have no effect, because they are misspelt or in the wrong place.
 
 use std::collections::BTreeMap;
 
@@ -13,8 +13,8 @@ use crate::{
 
 type Map = BTreeMap<String, String>;
 
-/// Advice for the users of a Job about its annotations, if something is wrong with them. A finished one needs no advice
-/// any more.
+/// Returns advice for the users of a Job if something is wrong with its annotations. A finished Job, or one that is
+/// being deleted, gets none.
 pub fn advice(object: &Job) -> Option<String> {
     let none = Map::new();
     let template = object.template().unwrap_or(&none);
@@ -22,18 +22,18 @@ pub fn advice(object: &Job) -> Option<String> {
     (!object.is_over()).then_some(advice)
 }
 
-/// Advice for the users of an object of any kind about its annotations. What has an owner that decides when it runs
-/// needs none: its annotations may be copies of its owner's.
+/// Returns advice for the users of an object of any kind if something is wrong with its annotations. An object whose
+/// owner decides when it runs gets none, because its annotations may be copies of its owner's.
 pub fn advice_on(kind: &Kind, object: &Object) -> Option<String> {
     match kind {
         Kind::Job => advice(&object.job().ok()?),
-        // Kueue makes it.
+        // Kueue makes Workloads, so no user writes their annotations.
         Kind::KueueWorkload => None,
         kind => kind.read(object, advice_on_any).ok().flatten(),
     }
 }
 
-/// Templates of pods are not looked at: each kind has them in another place.
+/// Returns advice without a look at pod templates, because each kind has them in another place.
 fn advice_on_any(object: &dyn Read) -> Option<String> {
     let advice = advise_on(&object.kind(), object.metadata(), &Map::new())?;
     let phase = object.phase(read::granted(object).is_some());
@@ -125,7 +125,7 @@ mod tests {
         }
     }
 
-    /// Tekton copies the annotations of a run to all that it makes.
+    /// Tekton copies the annotations of a run to everything that it makes.
     #[test]
     fn a_part_is_not_told_of_what_its_owner_was_told() {
         let owned = json!([{

@@ -1,4 +1,4 @@
-//! The kinds of workloads. What is known of a kind is one row of a table, and each row is a file:
+//! The kinds of workloads. A kind is one row of a table, and each row is a file:
 //!
 //! | kind | file |
 //! |---|---|
@@ -40,7 +40,7 @@ use crate::{
     shape::Shape,
 };
 
-/// The label selector of workloads that are no Jobs: all others cost nothing.
+/// The label selector of the workloads that are no Jobs. Objects without the label cost the operator nothing.
 pub const WAITING: &str = "consul-semaphore.io/waits=true";
 
 /// A kind of workload.
@@ -60,7 +60,7 @@ pub enum Kind {
     Pod,
     /// `Workload` of `kueue.x-k8s.io`.
     KueueWorkload,
-    /// A kind of which all that is known is data.
+    /// A kind that is known only as data.
     Listed(Arc<Row>),
 }
 
@@ -71,7 +71,7 @@ impl From<Row> for Kind {
 }
 
 impl Kind {
-    /// Kinds that are known in code.
+    /// The kinds that are known in code.
     const CODED: [Self; 7] = [
         Self::Job,
         Self::JobSet,
@@ -82,7 +82,7 @@ impl Kind {
         Self::KueueWorkload,
     ];
 
-    /// All kinds that come with the operator.
+    /// Returns all kinds that come with the operator.
     pub fn all() -> Vec<Self> {
         let listed = row::BUILT_IN.iter().cloned();
         Self::CODED.into_iter().chain(listed).collect()
@@ -106,7 +106,8 @@ impl Kind {
         }
     }
 
-    /// The name that switches it on: its plural, except where that says too little.
+    /// Returns the name that switches the kind on: its plural, or `kueue` for Kueue's Workloads, because `workloads`
+    /// says too little.
     pub fn switch(&self) -> String {
         match self {
             Self::KueueWorkload => "kueue".to_owned(),
@@ -114,7 +115,7 @@ impl Kind {
         }
     }
 
-    /// Where the API server has it.
+    /// Returns the API resource of the kind.
     pub fn resource(&self) -> ApiResource {
         match self {
             Self::Job => job::resource(),
@@ -128,13 +129,13 @@ impl Kind {
         }
     }
 
-    /// Whether the two can't be served at once: they have a name in common.
+    /// Whether the two kinds can't be served at once, because they have a name in common.
     pub fn is_alike(&self, other: &Self) -> bool {
         let (one, other) = (self.resource(), other.resource());
         one.kind == other.kind || one.plural == other.plural
     }
 
-    /// The pods of such a workload: each query finds some or all of them.
+    /// Returns the queries for the pods of such a workload. Each query finds some or all of the pods.
     pub fn pods(&self, workload: &Identity) -> Vec<OwnQuery> {
         let uid = &workload.uid;
         match self {
@@ -149,8 +150,8 @@ impl Kind {
         }
     }
 
-    /// The workloads that such a workload is made of, and that make its pods: each kind with a query that finds some or
-    /// all of them. While one of them runs, more pods may come.
+    /// Returns the kinds of the workloads that such a workload is made of, and that make its pods. The query beside
+    /// each kind finds some or all of these workloads. While one of them runs, more pods may come.
     pub fn parts(&self, workload: &Identity) -> Vec<(Self, OwnQuery)> {
         match self {
             Self::JobSet => job_set::parts(workload),
@@ -165,7 +166,7 @@ impl Kind {
         }
     }
 
-    /// What else to end after this write to such a workload of this shape.
+    /// Returns what else to end after this write to such a workload of this shape.
     pub fn ends_below(&self, write: &Write, shape: &Shape) -> Vec<EndBelow> {
         match write {
             Write::End(end) => self.below(&end.workload, shape),
@@ -186,7 +187,7 @@ impl Kind {
         }
     }
 
-    /// Reads an object of this kind with `then`.
+    /// Reads an object of this kind and passes the result to `then`.
     pub(crate) fn read<T>(
         &self,
         object: &Object,
@@ -204,8 +205,8 @@ impl Kind {
         })
     }
 
-    /// What to send at `now` for a write that the engine asks for, to a workload of this shape; `None` if that can't be
-    /// said, because the shape is another kind's.
+    /// Returns what to send at `now` for a write that the engine asks for, to a workload of this shape. `None` means
+    /// that no request can make the write, for example because the shape belongs to another kind.
     pub fn request(&self, write: &Write, shape: &Shape, now: jiff::Timestamp) -> Option<Request> {
         match self {
             Self::Job => Some(job::request(write)),
@@ -219,7 +220,8 @@ impl Kind {
         }
     }
 
-    /// What has such a workload fail that is held only for that, once no pod of it is left; `None` if it is not.
+    /// Returns the request that makes such a workload fail once no pod of it is left; `None` if the workload is not
+    /// held only to fail.
     pub fn failure(
         &self,
         workload: &Target,
@@ -233,8 +235,8 @@ impl Kind {
         }
     }
 
-    /// Has the status of such a workload say no more that it was started, once no pod of it is left; `None` if its kind
-    /// has no such status.
+    /// Returns the request that clears the start time in the status of such a workload once no pod of it is left;
+    /// `None` if the kind has no such status.
     pub fn forget_start(&self, workload: &Target) -> Option<Request> {
         match self {
             Self::Job => Some(job::forget_start(workload)),
@@ -242,8 +244,8 @@ impl Kind {
         }
     }
 
-    /// Takes the mark from such a workload that it is to fail, because it has failed. `None` if its kind has no such
-    /// mark.
+    /// Returns the request that removes the mark for failures from such a workload, because it has failed; `None` if
+    /// the kind has no such mark.
     pub fn unmark(&self, workload: &Target) -> Option<Request> {
         match self {
             Self::Listed(_) => Some(row::unmark(workload)),
@@ -251,7 +253,7 @@ impl Kind {
         }
     }
 
-    /// Puts such a workload on hold that was to fail and can't.
+    /// Returns the request that puts such a workload on hold, because it was to fail and can't.
     pub fn hold(&self, workload: &Target) -> Request {
         match self {
             Self::Listed(_) => row::hold(workload),
@@ -259,14 +261,15 @@ impl Kind {
         }
     }
 
-    /// Whether a waiting workload is made to fail by a write to its status. The API server may refuse this write though
-    /// it allows all others: then the workload can be put on hold. A workload of a row's kind is first held to fail.
-    /// All other workloads fail by their specs, as they start. A Workload of Kueue is held by the hold of its owner.
+    /// Whether a waiting workload is made to fail by a write to its status. The API server may refuse this write
+    /// although it allows all others; the workload can then be put on hold. A workload of a row's kind is first held to
+    /// fail, and all other workloads fail by their specs as they start. A Workload of Kueue is put on hold through its
+    /// owner.
     pub fn fails_by_status(&self) -> bool {
         matches!(self, Self::JobSet | Self::Pod)
     }
 
-    /// Whether such a workload can fail; otherwise it is put on hold instead.
+    /// Whether such a workload can fail. A workload that can't fail is put on hold instead.
     pub fn can_fail(&self) -> bool {
         match self {
             Self::Listed(row) => row.life.failed.is_some(),
@@ -274,7 +277,8 @@ impl Kind {
         }
     }
 
-    /// What suspends such a workload that runs though no grant started it; `None` if it can't be suspended.
+    /// Returns the request that suspends such a workload, which runs although no grant started it; `None` if it can't
+    /// be suspended.
     pub fn stop(&self, stop: &Stop, shape: &Shape, now: jiff::Timestamp) -> Option<Request> {
         match self {
             Self::Listed(row) => Some(row::stop(row, stop)),
@@ -284,7 +288,7 @@ impl Kind {
         }
     }
 
-    /// The fields that the schema of this kind must have in a cluster.
+    /// Returns the fields that the schema of this kind must have in a cluster.
     pub fn needed(&self) -> Vec<Needed> {
         let field = |path: &str, since: &str, holds| Needed {
             path: path.to_owned(),
@@ -292,7 +296,7 @@ impl Kind {
             holds,
         };
         match self {
-            // Jobs and Pods come with Kubernetes, and the version of Kueue's API says it.
+            // Jobs and Pods come with Kubernetes, and the version of Kueue's API shows that Workloads have the fields.
             Self::Job | Self::Pod | Self::KueueWorkload => Vec::new(),
             Self::JobSet => vec![
                 field("spec.suspend", job_set::LEAST, true),
@@ -308,10 +312,11 @@ impl Kind {
         }
     }
 
-    /// The warning for the users of such an object that waits, if its controller counts it as running while it does.
+    /// Returns the warning for the users of such an object that waits, if its controller counts it as running
+    /// meanwhile.
     ///
     /// # Errors
-    /// If it is no object of this kind.
+    /// The object can't be read as one of this kind.
     pub fn caution(&self, object: &Object) -> serde_json::Result<Option<String>> {
         match self {
             Self::Workflow => workflow::caution(object),
@@ -319,16 +324,16 @@ impl Kind {
         }
     }
 
-    /// What such an object is doing, whether it asks for a slot or not.
+    /// Returns what such an object is doing, whether it asks for a slot or not.
     ///
     /// # Errors
-    /// If it is no object of this kind.
+    /// The object can't be read as one of this kind.
     pub fn phase(&self, object: &Object) -> serde_json::Result<Phase> {
         self.read(object, |read| read.phase(read::granted(read).is_some()))
     }
 
-    /// Whether the operator sees such an object, unless Kueue makes those of this kind: a Job, or one with the label of
-    /// [`WAITING`].
+    /// Whether the operator sees such an object: a Job, or an object with the label of [`WAITING`]. The result says
+    /// nothing about Workloads, which Kueue makes without the label.
     pub fn is_seen(&self, object: &Object) -> bool {
         let labels = object.metadata.labels.as_ref();
         let waits = labels.and_then(|labels| labels.get(WAITS_LABEL));
@@ -338,14 +343,14 @@ impl Kind {
     /// Whether such an object may still make pods: it runs, or it is not known to be done.
     pub fn may_make_pods(&self, object: &Object) -> bool {
         let is_done = self.read(object, |read| {
-            // Before Kubernetes 1.36 a suspended Job may be at rest and say on that it was started.
+            // Before Kubernetes 1.36 a suspended Job may be at rest while its status still has a start time.
             read.shape().is_started()
                 || matches!(read.phase(true), Phase::Idle | Phase::Finished { .. })
         });
         !is_done.unwrap_or(false)
     }
 
-    /// The holder label that the pods which such an object makes get from it.
+    /// Returns the holder label that the pods of such an object get from it.
     pub fn holder_of_pods(&self, object: &Object) -> Option<String> {
         match self {
             Self::Job => job::holder_of_pods(object),
@@ -353,7 +358,7 @@ impl Kind {
         }
     }
 
-    /// Such an object, for people.
+    /// Returns the kind and name of such an object, for people.
     pub fn title(&self, object: &Object) -> String {
         let name = object.metadata.name.as_deref().unwrap_or_default();
         format!("{} {name}", self.name())
@@ -365,13 +370,14 @@ impl Kind {
 pub struct Needed {
     /// Path of the field, as in `spec.suspend`. The path does not name a step into a list.
     pub path: String,
-    /// The least version of its controller that has it, for people; `None` of a user's row that does not say.
+    /// The least version of the kind's controller that has the field, for people; `None` if the row of a user does not
+    /// say.
     pub since: Option<String>,
-    /// Whether it is what holds the kind; otherwise it only tells the version.
+    /// Whether the field is the one that holds the workload; otherwise the field only shows the version.
     pub holds: bool,
 }
 
-/// What the API server has under these names.
+/// Returns an API resource with these names.
 fn resource(group: &str, version: &str, kind: &str, plural: &str) -> ApiResource {
     ApiResource {
         group: group.to_owned(),
@@ -390,36 +396,36 @@ fn resource(group: &str, version: &str, kind: &str, plural: &str) -> ApiResource
 pub struct Kinds(BTreeSet<Kind>);
 
 impl Kinds {
-    /// The word for all kinds.
+    /// The word that switches on all kinds.
     pub(crate) const EACH: &str = "all";
 
-    /// Each of them, Job first.
+    /// Returns the kinds, Job first.
     pub fn iter(&self) -> impl Iterator<Item = &Kind> {
         self.0.iter()
     }
 
-    /// Takes this one in, in place of one of the same name.
+    /// Adds a kind, in place of a kind with the same name.
     pub fn replace(&mut self, kind: Kind) {
         self.0.retain(|one| one.as_str() != kind.as_str());
         self.0.insert(kind);
     }
 
-    /// Leaves this one out.
+    /// Removes a kind.
     pub fn remove(&mut self, kind: &Kind) {
         self.0.remove(kind);
     }
 
-    /// Whether this one is among them.
+    /// Whether the kind is among them.
     pub fn contains(&self, kind: &Kind) -> bool {
         self.0.contains(kind)
     }
 
-    /// The one of this name.
+    /// Returns the kind of this name.
     pub fn named(&self, name: &KindName) -> Option<&Kind> {
         self.iter().find(|kind| kind.as_str() == name.as_str())
     }
 
-    /// All that come with the operator.
+    /// Returns all kinds that come with the operator.
     pub fn all() -> Self {
         Self(Kind::all().into_iter().collect())
     }
@@ -432,7 +438,7 @@ impl Default for Kinds {
 }
 
 impl FromIterator<Self> for Kinds {
-    /// All of them.
+    /// Returns the union of several sets of kinds.
     fn from_iter<T: IntoIterator<Item = Self>>(several: T) -> Self {
         let mut all = Self::default();
         for Self(kinds) in several {
@@ -442,7 +448,7 @@ impl FromIterator<Self> for Kinds {
     }
 }
 
-/// A name that is no kind's.
+/// A name that no kind has.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{name:?} is no kind of workload: name some of {known}, separated by commas, or {EACH}", EACH = Kinds::EACH)]
 pub struct UnknownKind {
@@ -453,17 +459,17 @@ pub struct UnknownKind {
 impl FromStr for Kinds {
     type Err = UnknownKind;
 
-    /// By the names that switch them on, separated by commas; or `all`.
+    /// Reads the names that switch kinds on, separated by commas, or `all`.
     fn from_str(names: &str) -> Result<Self, UnknownKind> {
         Self::all().only(names)
     }
 }
 
 impl Kinds {
-    /// Those of these kinds that are named so, and Job.
+    /// Returns those of these kinds that are named, and Job.
     ///
     /// # Errors
-    /// If one is none of these.
+    /// A name is none of these kinds' names.
     pub fn only(&self, names: &str) -> Result<Self, UnknownKind> {
         let mut kinds = Self::default();
         let each = names.split(',').map(str::trim);
@@ -524,7 +530,7 @@ mod tests {
         }
     }
 
-    /// As before Kubernetes 1.36, where a suspended Job keeps its start time.
+    /// Before Kubernetes 1.36 a suspended Job keeps its start time.
     #[test]
     fn a_job_that_was_suspended_after_a_start_makes_no_pods() {
         let makes_pods = |suspend: bool, active: i32| {

@@ -1,7 +1,7 @@
-//! The one place that knows the kinds of workloads.
+//! The kinds of workloads. No other crate knows how a kind is read and written to.
 //!
-//! Types and pure functions only: no client, no IO, no clock. The caller reads the API server and sends what
-//! [`Kind::request`] returns.
+//! The crate has only types and pure functions: no client, no IO, no clock. The caller reads the API server and sends
+//! what [`Kind::request`] returns.
 //!
 //! | module | subject |
 //! |---|---|
@@ -10,7 +10,7 @@
 //! | [`row`], [`Table`] | a kind as data; the rows of users |
 //! | [`kueue`] | Kueue's Workloads, which have an owner, and its admission checks |
 //! | [`owner`] | which owners decide when a workload runs |
-//! | `read` | what is read of every kind alike: who made it, what manages it, its grant |
+//! | `read` | what is read in the same way from all kinds: who made a workload, what manages it, its grant |
 //! | [`Obstacle`] | why a workload that names a semaphore is not in its queue |
 //! | [`Request`] | what is written to a workload |
 //! | [`pods`] | which pods belong to a workload, and when they have ended |
@@ -40,5 +40,5 @@ pub use shape::{Shape, Template};
 pub use table::Table;
 pub use tracked::TrackedWorkload;
 
-/// The kind of a Job, as events name it.
+/// The name of the kind Job in events.
 pub const KIND: &str = <k8s_openapi::api::batch::v1::Job as k8s_openapi::Resource>::KIND;

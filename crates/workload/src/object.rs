@@ -1,4 +1,4 @@
-//! Objects of all kinds but Job, as the API server sends them.
+//! Objects of any kind, as the API server sends them.
 
 use std::{borrow::Cow, sync::Arc};
 
@@ -9,8 +9,8 @@ use serde_json::value::RawValue;
 
 use crate::kind::{job::Job, kueue::Beside};
 
-/// An object of any kind. What its spec and status say is read by its kind's own file: one that can't be read there
-/// is left alone, and disturbs no other one.
+/// An object of any kind. The file of each kind reads the spec and the status. An object that can't be read there is
+/// left alone and does not affect other objects.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Object {
     /// Metadata of the object.
@@ -18,7 +18,7 @@ pub struct Object {
     pub metadata: ObjectMeta,
     spec: Option<Box<RawValue>>,
     status: Option<Box<RawValue>>,
-    /// What decides beside it what it means, if it is a Workload of Kueue.
+    /// Facts from elsewhere that decide what a Workload of Kueue means; `None` for objects of other kinds.
     #[serde(skip)]
     pub beside: Option<Arc<Beside>>,
 }
@@ -32,7 +32,7 @@ impl Object {
         self.status.as_deref()
     }
 
-    /// This object, if it is a Job.
+    /// Reads the object as a Job.
     pub(crate) fn job(&self) -> serde_json::Result<Job> {
         Ok(Job {
             metadata: self.metadata.clone(),
@@ -75,7 +75,7 @@ impl Resource for Object {
     }
 }
 
-/// An object of which the fields that matter have been read.
+/// An object with the fields of its spec and status that are needed.
 pub(crate) struct Fields<'a, Spec, Status> {
     pub(crate) metadata: &'a ObjectMeta,
     pub(crate) spec: Spec,
@@ -87,7 +87,7 @@ where
     Spec: DeserializeOwned + Default,
     Status: DeserializeOwned + Default,
 {
-    /// Reads these fields.
+    /// Reads the fields from an object.
     pub(crate) fn of(object: &'a Object) -> serde_json::Result<Self> {
         Ok(Self {
             metadata: &object.metadata,
@@ -97,7 +97,7 @@ where
     }
 }
 
-/// Reads a part of an object that may be null, as all may that are left out.
+/// Reads a part of an object that may be null, because any part that may be left out may also be null.
 pub(crate) fn or_default<'de, D, T>(part: D) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,
@@ -121,7 +121,7 @@ pub(crate) struct Condition {
     pub(crate) last_transition_time: Option<Time>,
 }
 
-/// What matters of a pod template's spec.
+/// The part of a pod template's spec that is needed.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(crate) struct PodSpec {
@@ -133,19 +133,19 @@ pub(crate) struct PodSpec {
 pub(crate) struct Conditions(Option<Vec<Condition>>);
 
 impl Conditions {
-    /// The condition of this type.
+    /// Returns the condition of this type.
     pub(crate) fn get(&self, type_: &str) -> Option<&Condition> {
         let mut conditions = self.0.iter().flatten();
         conditions.find(|condition| condition.type_ == type_)
     }
 
-    /// Its place among them.
+    /// Returns the place of the condition of this type in the list.
     pub(crate) fn place(&self, type_: &str) -> Option<usize> {
         let mut conditions = self.0.iter().flatten();
         conditions.position(|condition| condition.type_ == type_)
     }
 
-    /// Whether there is a list of them.
+    /// Whether there is a list of conditions.
     pub(crate) fn are_there(&self) -> bool {
         self.0.is_some()
     }
@@ -172,7 +172,7 @@ mod tests {
     use crate::pods::{OwnPod, Pod};
     use kube_core::WatchEvent;
 
-    /// The watch's events are read without a copy in between.
+    /// An object is read from an event of a watch without a copy in between.
     #[test]
     fn an_object_is_read_from_a_watch() {
         let event = r#"{"type":"ADDED","object":{"apiVersion":"a/v1","kind":"K",
@@ -185,7 +185,7 @@ mod tests {
         assert!(object.spec.is_some() && object.status.is_none());
     }
 
-    /// Whatever may be left out may be null, too.
+    /// Any part that may be left out may also be null.
     #[test]
     fn jobs_and_pods_are_read_with_nulls() {
         for part in [

@@ -5,20 +5,20 @@ use std::sync::Arc;
 use consul_semaphore::KindName;
 use consul_semaphore_api::annotations::{AnnotationError, KEY};
 
-/// Why a workload that names a semaphore is not in its queue. Its text says why, and what to correct.
+/// A reason why a workload that names a semaphore is not in its queue. The text gives the reason and says what to
+/// correct.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Obstacle {
-    /// The workload's annotations can't be read: the workload stays suspended until they are corrected.
+    /// The workload's annotations can't be read. The workload stays suspended until they are corrected.
     #[error(transparent)]
     Malformed(#[from] AnnotationError),
-    /// Something else starts and stops it: it is left alone.
+    /// Something else starts and stops the workload, so the operator leaves it alone.
     #[error("{0}")]
     Managed(String),
-    /// This made it, and decides when it runs: it is left alone.
+    /// This owner made the workload and decides when it runs, so the operator leaves it alone.
     #[error("{0} made it, and decides when it runs")]
     Owned(String),
-    /// The workload runs without a slot, and its kind can't be held once it runs: the
-    /// operator leaves the workload alone.
+    /// The workload runs without a slot, and its kind can't be held once it runs, so the operator leaves it alone.
     #[error(
         "it runs without a slot, and a {0} can't be held once it has started. Make it held, with its annotations, as the \
          admission policies do"
@@ -59,15 +59,15 @@ pub enum Obstacle {
     Unsatisfiable {
         /// The semaphore, with the key if it has one.
         semaphore: String,
-        /// How many slots the workload asks for.
+        /// Number of slots that the workload asks for.
         slots: u32,
-        /// How many it could have at most.
+        /// Number of slots that it could have at most.
         most: u32,
     },
 }
 
 impl Obstacle {
-    /// Whether the workload is well-formed, and its semaphores can't give it what it asks for.
+    /// Whether the workload is well-formed but its semaphores can't give it what it asks for.
     pub fn is_unsatisfiable(&self) -> bool {
         matches!(
             self,
@@ -75,7 +75,7 @@ impl Obstacle {
         )
     }
 
-    /// The reason of the operator's events about it.
+    /// Returns the reason of the operator's events about the obstacle.
     pub fn reason(&self) -> &'static str {
         match self {
             Self::Malformed(_)

@@ -1,4 +1,4 @@
-//! Who decides when a workload runs that another object made. The operator and its admission policies follow the same
+//! Which owners decide when a workload runs that they made. The operator and its admission policies follow the same
 //! table: [`Kind::owners_that_decide`].
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
@@ -8,13 +8,14 @@ use crate::Kind;
 /// A kind of object that makes workloads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OwnerKind {
-    /// The group of its API.
+    /// API group of the kind.
     pub group: &'static str,
     /// Name of the kind.
     pub kind: &'static str,
 }
 
-/// The kinds whose objects make one workload after another, and leave it to each when it runs. Each waits by itself.
+/// The kinds whose objects make one workload after another and do not decide when each of them runs. Each workload
+/// waits by itself.
 pub const MAKERS: [OwnerKind; 2] = [
     OwnerKind {
         group: "batch",
@@ -26,7 +27,7 @@ pub const MAKERS: [OwnerKind; 2] = [
     },
 ];
 
-/// The kinds whose controllers suspend and resume the Jobs that they make, as they are suspended and resumed.
+/// The kinds whose controllers suspend and resume the Jobs of an object together with the object.
 const SUSPENDERS: [OwnerKind; 2] = [
     OwnerKind {
         group: "jobset.x-k8s.io",
@@ -38,18 +39,19 @@ const SUSPENDERS: [OwnerKind; 2] = [
     },
 ];
 
-/// Which owners decide when a workload runs.
+/// The owners that decide when a workload runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OwnersThatDecide {
-    /// Only these. All others wait until what they made has run.
+    /// Only owners of these kinds decide. Any other owner waits until the workload that it made has run.
     Only(&'static [OwnerKind]),
-    /// All but these.
+    /// All owners decide, except owners of these kinds.
     AllBut(&'static [OwnerKind]),
 }
 
 impl Kind {
-    /// Which owners decide when a workload of this kind runs. A Job's owner, such as a step of a Workflow, mostly leaves
-    /// it alone until it has run; of any other kind that is not known.
+    /// Returns the owners that decide when a workload of this kind runs. Most owners of a Job, such as a step of a
+    /// Workflow, leave the Job alone until it has run. What the owners of other kinds do is not known, so they are
+    /// assumed to decide.
     pub fn owners_that_decide(&self) -> OwnersThatDecide {
         match self {
             Self::Job => OwnersThatDecide::Only(&SUSPENDERS),
@@ -59,7 +61,7 @@ impl Kind {
 }
 
 impl OwnersThatDecide {
-    /// Whether this owner is one of them.
+    /// Whether this owner decides: it is the controller of the workload, and of a kind that decides.
     pub(crate) fn include(self, owner: &OwnerReference) -> bool {
         owner.controller == Some(true)
             && match self {

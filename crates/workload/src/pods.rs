@@ -1,4 +1,4 @@
-//! The pods of workloads that hold slots. A started workload's pods have a label with its uid.
+//! The pods of workloads that hold slots. The pods of a started workload have a label with its uid.
 
 use consul_semaphore::{Granted, KindName, Uid, lock_key_of};
 use consul_semaphore_api::annotations::{HOLDER_LABEL, LOCK_KEY};
@@ -11,13 +11,13 @@ use serde::Deserialize;
 
 use crate::{Kind, object::or_default, read};
 
-/// The label that all pods of workloads in slots have, as a label selector.
+/// The label selector of all pods of workloads in slots.
 pub const OF_ANY: &str = HOLDER_LABEL;
 
-/// The pods that may still run, as a field selector.
+/// The field selector of pods that may still run.
 pub const NOT_ENDED: &str = "status.phase!=Succeeded,status.phase!=Failed";
 
-/// What matters of a pod: the rest of its spec and status is skipped.
+/// The part of a pod that is needed. The rest of its spec and status is skipped.
 #[derive(Clone, Debug, Deserialize, Resource)]
 #[resource(inherit = core::Pod, crates(kube_core = kube_core))]
 pub struct Pod {
@@ -42,41 +42,42 @@ struct Status {
     phase: Option<String>,
 }
 
-/// The pods of one workload, as a label selector.
+/// Returns the label selector of the pods of one workload.
 pub fn of(workload: &Uid) -> String {
     format!("{HOLDER_LABEL}={workload}")
 }
 
-/// The grant of the workload with this uid that one of its pods names.
+/// Returns the grant that a pod names, if the grant was made for the workload with this uid.
 pub fn granted(pod: &Pod, workload: &Uid) -> Option<Granted> {
     let annotations = pod.metadata.annotations.as_ref()?;
     read::granted_to(workload.as_ref(), annotations)
 }
 
-/// A LIST of objects that belong to a workload: its pods, or the workloads that make these.
+/// A LIST of objects that belong to a workload: its pods, or the workloads that make its pods.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnQuery {
     /// A label selector.
     pub labels: String,
-    /// Which of these, if the labels say too little.
+    /// Which of the objects with the labels count, if the labels say too little.
     pub(crate) which: Which,
 }
 
-/// Which of the objects with some labels are a workload's.
+/// Which of the objects with some labels belong to a workload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Which {
-    /// All.
+    /// All objects belong to it.
     All,
-    /// Those that it owns.
+    /// Objects that the workload owns.
     Owned(Uid),
-    /// Those that it owns, and those whose pods get the holder label with its uid: the labels may be on anybody's.
+    /// Objects that the workload owns, and objects whose pods get the holder label with its uid, because objects of
+    /// others may have the same labels.
     OwnedOrHeld(Uid),
-    /// All but those of another workload of this kind: a copy of the workload has its labels, too.
+    /// All objects but those of another workload of this kind, because a copy of the workload has its labels, too.
     NotOfAnother(KindName, Uid),
     /// The workload itself.
     Itself(Uid),
-    /// Those that it made, or that what it made has made: an earlier or a later workload of its name, or a copy of it,
-    /// has the labels, too.
+    /// Objects that the workload made, directly or through an object that it made. An earlier or a later workload of
+    /// the same name, or a copy, has the same labels.
     MadeBy(Maker),
 }
 
@@ -89,7 +90,8 @@ pub(crate) struct Maker {
     pub(crate) group: String,
     /// Uid of the workload.
     pub(crate) uid: Uid,
-    /// The label in which its controller writes its uid, if there is one. Older controllers may not write it.
+    /// The label in which the workload's controller writes the uid, if there is one. Older controllers may not write
+    /// it.
     pub(crate) uid_label: Option<&'static str>,
 }
 
@@ -100,11 +102,11 @@ pub enum Belongs {
     Yes,
     /// The object belongs to another workload.
     No,
-    /// As much as its controller does. If that can't be found out, `otherwise` says whether it counts.
+    /// The object belongs to the workload if its controller does.
     AsItsController {
-        /// What made it.
+        /// The controller of the object.
         controller: OwnerReference,
-        /// Whether it counts if its controller is gone, or can't be read.
+        /// Whether the object counts if its controller is gone or can't be read.
         otherwise: bool,
     },
 }
@@ -123,19 +125,21 @@ impl From<String> for OwnQuery {
 }
 
 impl OwnQuery {
-    /// Those with these labels that this workload made.
+    /// Returns the query for the objects with these labels that this workload made.
     pub(crate) fn made_by(labels: String, maker: &Maker) -> Self {
         let which = Which::MadeBy(maker.clone());
         Self { labels, which }
     }
 
-    /// Whether it asks for the pod, or the controller, with this metadata, which has the labels.
+    /// Whether the query asks for the pod, or the controller, with this metadata. The labels are already known to
+    /// match.
     pub fn finds(&self, metadata: &ObjectMeta) -> Belongs {
         let holder = metadata.labels.as_ref().and_then(|it| it.get(HOLDER_LABEL));
         self.finds_part(metadata, holder.map(String::as_str))
     }
 
-    /// Whether it asks for the object with this metadata, which has the labels, and whose pods get this holder label.
+    /// Whether the query asks for the object with this metadata, whose pods get this holder label. The labels are
+    /// already known to match.
     pub fn finds_part(&self, metadata: &ObjectMeta, holder: Option<&str>) -> Belongs {
         let mut owners = metadata.owner_references.iter().flatten();
         match &self.which {
@@ -158,7 +162,7 @@ impl OwnQuery {
         }
     }
 
-    /// Whether it asks for what this controller, which has this metadata, controls.
+    /// Whether the query asks for the objects that this controller, which has this metadata, controls.
     pub fn finds_by(&self, controller: &OwnerReference, metadata: &ObjectMeta) -> Belongs {
         match &self.which {
             Which::MadeBy(maker) => maker.made(metadata, maker.is_alike(controller)),
@@ -166,8 +170,8 @@ impl OwnQuery {
         }
     }
 
-    /// Whether a controller of this kind may stand between an object and its workload, or be such a workload itself. The
-    /// operator may read no others.
+    /// Whether a controller of this kind may stand between an object and its workload, or be such a workload itself.
+    /// The operator may read no other controllers.
     pub fn may_ask(&self, kind: &Kind, controller: &OwnerReference) -> bool {
         let between = matches!(kind, Kind::Job | Kind::JobSet);
         let is_alike = match &self.which {
@@ -179,9 +183,10 @@ impl OwnQuery {
 }
 
 impl Maker {
-    /// Whether it made an object, which may be one of its own kind. What owns the object comes first, because no manifest
-    /// can be copied with that; then the label of its controller; then our own, which a pod has from the template that
-    /// its workload was started with.
+    /// Whether the workload made an object. `is_alike` says that the object is of the workload's own kind. An owner
+    /// reference to the workload counts first, because no manifest can be copied with it. Next comes the label that the
+    /// workload's controller writes, and then the operator's own label, which a pod has from the template with which
+    /// its workload was started.
     fn made(&self, metadata: &ObjectMeta, is_alike: bool) -> Belongs {
         let own = self.uid.as_ref();
         let mut owners = metadata.owner_references.iter().flatten();
@@ -211,7 +216,7 @@ impl Maker {
     }
 }
 
-/// The group of an `apiVersion`; empty for the core group.
+/// Returns the group of an `apiVersion`; empty for the core group.
 pub fn group_of(api_version: &str) -> &str {
     api_version
         .split_once('/')
@@ -223,16 +228,16 @@ pub fn group_of(api_version: &str) -> &str {
 pub struct OwnPod {
     /// Namespace of the pod, which is the workload's.
     pub namespace: String,
-    /// The workload that it belongs to.
+    /// Uid of the workload that the pod belongs to.
     pub workload: Uid,
     /// The lock key of the semaphore that granted the slot.
     pub lock_key: String,
-    /// Whether none of its containers runs, or will run.
+    /// Whether no container of the pod runs or will run.
     pub ended: bool,
 }
 
 impl OwnPod {
-    /// Reads a pod; `None` if it is not one of a workload in a slot.
+    /// Reads a pod; `None` if it is not a pod of a workload in a slot.
     pub fn read(pod: &Pod) -> Option<Self> {
         let metadata = &pod.metadata;
         let workload = metadata.labels.as_ref()?.get(HOLDER_LABEL)?;
@@ -246,12 +251,12 @@ impl OwnPod {
     }
 }
 
-/// Whether none of a pod's containers runs, or will run.
+/// Whether no container of a pod runs or will run.
 fn has_ended(pod: &Pod) -> bool {
     matches!(pod.status.phase.as_deref(), Some("Succeeded" | "Failed"))
 }
 
-/// The name of a pod and its node, for people.
+/// Returns the name of a pod and its node, for people.
 pub fn title(pod: &Pod) -> String {
     let node = pod.spec.node_name.as_deref();
     let name = pod.metadata.name.as_deref().unwrap_or_default();
@@ -322,7 +327,7 @@ mod tests {
             finds(&of_holder(Kind::Pod), &pod)
         };
         assert_eq!((itself("u"), itself("copy")), (true, false));
-        // It may have been adopted while it ran.
+        // The Job may have been adopted while it ran.
         assert!(finds(&of_holder(Kind::Job), &owned_by("Job", "x")));
     }
 

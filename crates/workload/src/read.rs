@@ -1,4 +1,5 @@
-//! What is read of a workload of any kind: its metadata, and what its row says of the rest.
+//! The parts of a workload that are read in the same way for all kinds: its metadata, and what the [`Read`] of its kind
+//! returns.
 
 use std::{collections::BTreeMap, fmt, time::Duration};
 
@@ -18,100 +19,103 @@ use crate::{
 /// The annotation with the time for which a `CronJob` made a Job.
 pub(crate) const SCHEDULED: &str = "batch.kubernetes.io/cronjob-scheduled-timestamp";
 
-/// How a kind is read: the columns of its row.
+/// How an object of a kind is read. Each kind implements this in its own file.
 pub(crate) trait Read {
-    /// Its kind.
+    /// Returns the kind of the workload.
     fn kind(&self) -> Kind;
 
-    /// Its metadata.
+    /// Returns the metadata of the workload.
     fn metadata(&self) -> &ObjectMeta;
 
-    /// The annotations among which a grant is recorded.
+    /// Returns the annotations in which a grant is recorded.
     fn grant(&self) -> Option<&BTreeMap<String, String>> {
         self.metadata().annotations.as_ref()
     }
 
-    /// The grant of its last run, if it names that no more and pods of that may be left.
+    /// Returns the grant of the workload's last run, if the workload no longer records that grant but pods of that run
+    /// may be left.
     fn earlier_grant(&self) -> Option<&Granted> {
         None
     }
 
-    /// What it is doing. `granted` says whether a grant started it.
+    /// Returns what the workload is doing. `granted` says whether a grant started it.
     fn phase(&self, granted: bool) -> Phase;
 
-    /// Whether the operator has made it fail.
+    /// Whether the operator has made the workload fail.
     fn is_failing(&self) -> bool {
         is_failing(self.metadata())
     }
 
-    /// Whether something else than a hold keeps it out of the queue for a while, as if it had ended.
+    /// Whether something other than a hold keeps the workload out of the queue for a while, as if it had ended.
     fn is_interrupted(&self) -> bool {
         false
     }
 
-    /// When it was last suspended, if it is.
+    /// Returns when the workload was last suspended, if its status says so.
     fn suspended_at(&self) -> Option<&Time> {
         None
     }
 
-    /// Since when it is queued: since it was made, or since it was suspended if it was started before.
+    /// Returns the time from which the workload is queued: when it was suspended, if it was started before, and
+    /// otherwise when it was created.
     fn queued_at(&self, was_started: bool) -> Option<&Time> {
         let suspended = self.suspended_at().filter(|_| was_started);
         suspended.or(self.metadata().creation_timestamp.as_ref())
     }
 
-    /// Whether it was ever suspended.
+    /// Whether the workload was ever suspended.
     fn was_suspended(&self) -> bool {
         false
     }
 
-    /// What follows from its kind.
+    /// Returns the traits that follow from the workload's kind.
     fn traits(&self) -> Traits {
         Traits::default()
     }
 
-    /// How long its pods may take to end: Kubernetes' default if it does not say.
+    /// Returns how long the workload's pods may take to end; Kubernetes' default if the workload does not say.
     fn grace(&self) -> Duration {
         grace(None)
     }
 
-    /// What its spec names as its manager, if that is neither its kind's own controller nor this operator.
+    /// Returns what the spec names as the workload's manager, if that is neither its kind's own controller nor this
+    /// operator.
     fn managed_by(&self) -> Option<String> {
         None
     }
 
-    /// Why it can't be held as it is, if it can't.
+    /// Returns why the workload can't be held as it is, if it can't.
     fn unfit(&self) -> Option<String> {
         None
     }
 
-    /// Why it is too large to be started by one patch, if it is.
+    /// Returns why the workload is too large to be started by one patch, if it is.
     fn too_large(&self) -> Option<String> {
         None
     }
 
-    /// What a patch must know of it.
+    /// Returns the facts about the workload that a patch depends on.
     fn shape(&self) -> Shape {
         Shape::Plain
     }
 }
 
-/// Kubernetes' default for how long pods may take to end.
+/// Kubernetes' default for how long pods may take to end, in seconds.
 pub(crate) const GRACE: i64 = 30;
 
-/// How long pods may take to end whose template says this.
+/// Returns how long pods may take to end whose template names this number of seconds. A negative number counts as 0.
 pub(crate) fn grace(seconds: Option<i64>) -> Duration {
     Duration::from_secs(seconds.unwrap_or(GRACE).try_into().unwrap_or(0))
 }
 
 /// The longest texts of a workload that are stored, in bytes. Anybody who may write a Job may write any text there. A
-/// longer one can't be valid, and is not stored.
+/// longer text can't be valid, and is not stored.
 mod longest {
     use consul_semaphore::{Key, MOST_SLOTS, Prefix};
 
-    /// A name or a uid of a Kubernetes object.
+    /// The name or uid of a Kubernetes object.
     pub(super) const NAME: usize = 253;
-    /// A session's id: Consul makes UUIDs.
+    /// The id of a session. Consul makes UUIDs.
     pub(super) const SESSION: usize = 64;
     /// The sessions of all slots that a workload may ask for, and the commas between them.
     pub(super) const SESSIONS: usize = MOST_SLOTS as usize * (SESSION + 1);
@@ -125,18 +129,18 @@ mod longest {
     pub(super) const SLOTS: usize = MOST_SLOTS as usize * (CONTENDER + SESSION + 128);
 }
 
-/// The text, if it has at most this many bytes.
+/// Returns the text if it has at most this many bytes.
 fn bounded(text: &str, most: usize) -> Option<&str> {
     (text.len() <= most).then_some(text)
 }
 
-/// One of its annotations.
+/// Returns the annotation with this name.
 fn annotation<'a>(metadata: &'a ObjectMeta, name: &str) -> Option<&'a String> {
     metadata.annotations.as_ref()?.get(name)
 }
 
-/// The sessions in the workload's own annotation, separated by commas; none if one of them is longer than any real
-/// one.
+/// Returns the sessions in the workload's own annotation, where commas separate them; no session if one of them is
+/// longer than any real one.
 pub(crate) fn reported(metadata: &ObjectMeta) -> Vec<SessionId> {
     let sessions = annotation(metadata, annotations::SESSION);
     let sessions = sessions.and_then(|sessions| bounded(sessions, longest::SESSIONS));
@@ -147,7 +151,8 @@ pub(crate) fn reported(metadata: &ObjectMeta) -> Vec<SessionId> {
     sessions.collect::<Option<_>>().unwrap_or_default()
 }
 
-/// The recorded grant, if it was made for this workload and not for one that this is a copy of.
+/// Returns the grant that the workload records, or else the grant of its last run. A recorded grant counts only if it
+/// was made for this workload, because a copy of a workload records the grant of the original.
 pub(crate) fn granted(object: &dyn Read) -> Option<Granted> {
     let uid = object.metadata().uid.as_ref();
     let recorded = object.grant().zip(uid);
@@ -155,7 +160,7 @@ pub(crate) fn granted(object: &dyn Read) -> Option<Granted> {
     recorded.or_else(|| object.earlier_grant().cloned())
 }
 
-/// The grant among these annotations, if it was made for the workload with this uid.
+/// Returns the grant among these annotations, if it was made for the workload with this uid.
 pub(crate) fn granted_to(uid: &str, grant: &BTreeMap<String, String>) -> Option<Granted> {
     if grant.get(annotations::GRANTED_TO)? != uid {
         return None;
@@ -171,13 +176,14 @@ pub(crate) fn granted_to(uid: &str, grant: &BTreeMap<String, String>) -> Option<
     Some(Granted::by(key, session))
 }
 
-/// The `CronJob` that made a workload, or another kind's like it.
+/// Returns the `CronJob` that made a workload, or the object of a similar kind, such as a `CronWorkflow`.
 pub(crate) fn cron_job(metadata: &ObjectMeta) -> Option<CronJob> {
     let mut owners = metadata.owner_references.iter().flatten();
     let is_maker =
         |owner: &&OwnerReference| owner.controller == Some(true) && owner::is_any(owner, &MAKERS);
     let owner = owners.find(is_maker)?;
-    // Only that of a Job can't be changed later.
+    // The annotation of a Job that a `CronJob` made can't be changed later. Annotations of other kinds can, so they are
+    // not read.
     let scheduled = annotation(metadata, SCHEDULED).filter(|_| owner.kind == "CronJob");
     Some(CronJob {
         api_version: bounded(&owner.api_version, longest::NAME)?.to_owned(),
@@ -188,7 +194,7 @@ pub(crate) fn cron_job(metadata: &ObjectMeta) -> Option<CronJob> {
     })
 }
 
-/// Whether a workload is a hook, by these annotations of it.
+/// Whether a workload with these annotations is a hook of Helm or Argo CD.
 pub(crate) fn is_hook(annotations: &BTreeMap<String, String>) -> bool {
     HOOKS.iter().any(|hook| annotations.contains_key(*hook))
 }
@@ -196,7 +202,7 @@ pub(crate) fn is_hook(annotations: &BTreeMap<String, String>) -> bool {
 /// The annotations by which Helm and Argo CD know their hooks.
 const HOOKS: [&str; 2] = ["helm.sh/hook", "argocd.argoproj.io/hook"];
 
-/// What starts and stops a workload, if that is neither its kind's own controller nor this operator.
+/// Returns what starts and stops a workload, if that is neither its kind's own controller nor this operator.
 pub(crate) fn manager(object: &dyn Read) -> Option<String> {
     if let Some(manager) = object.managed_by() {
         return Some(manager);
@@ -208,10 +214,10 @@ pub(crate) fn manager(object: &dyn Read) -> Option<String> {
     ))
 }
 
-/// Where most kinds name their manager.
+/// The field in which most kinds name their manager.
 pub(crate) const MANAGER: &str = "spec.managedBy";
 
-/// What the field at this path says, unless it names the kind's own controller.
+/// Returns what the field at this path says about the manager, unless the manager is the kind's own controller.
 pub(crate) fn managed_by(
     path: &dyn fmt::Display,
     manager: Option<&str>,
@@ -221,26 +227,27 @@ pub(crate) fn managed_by(
     Some(format!("{path} names {}", shown(manager)))
 }
 
-/// The beginning of a text: no more than a real name has.
+/// Returns the beginning of a text, no longer than a real name.
 pub(crate) fn shown(text: &str) -> String {
     text.chars().take(longest::NAME).collect()
 }
 
-/// What made a workload, and decides when it runs.
+/// Returns the owner that made a workload and decides when it runs.
 pub(crate) fn owner(object: &dyn Read) -> Option<&OwnerReference> {
     let decide = object.kind().owners_that_decide();
     let mut owners = object.metadata().owner_references.iter().flatten();
     owners.find(|owner| decide.include(owner))
 }
 
-/// Whether its annotations are a copy of those of what made it, which was granted the slots: it runs in these.
+/// Whether the workload runs in the slots of its owner: the owner decides when it runs, and the annotations name a
+/// grant for another uid, because they are a copy of the owner's.
 pub(crate) fn belongs_to_its_owner(object: &dyn Read) -> bool {
     let granted_to = annotation(object.metadata(), annotations::GRANTED_TO);
     owner(object).is_some()
         && granted_to.is_some_and(|uid| Some(uid) != object.metadata().uid.as_ref())
 }
 
-/// What about a workload that asks for a slot keeps it from getting one, whatever its annotations say.
+/// Returns the obstacle that keeps a workload from getting a slot, whatever its annotations ask for.
 pub(crate) fn obstacle(object: &dyn Read, granted: Option<&Granted>) -> Option<Obstacle> {
     if let Some(manager) = manager(object) {
         return Some(Obstacle::Managed(manager));
@@ -260,7 +267,7 @@ pub(crate) fn obstacle(object: &dyn Read, granted: Option<&Granted>) -> Option<O
     (runs && never_ours).then(|| Obstacle::Started(object.kind().name()))
 }
 
-/// What ends its wait: `timeout` is by its annotation.
+/// Returns the facts that end the workload's wait. `timeout` comes from its annotation.
 pub(crate) fn wait(object: &dyn Read, phase: Phase, timeout: Option<Duration>) -> Wait {
     let ended = matches!(phase, Phase::Finished { .. });
     Wait {
@@ -273,29 +280,30 @@ pub(crate) fn wait(object: &dyn Read, phase: Phase, timeout: Option<Duration>) -
     }
 }
 
-/// When its wait began, as the operator recorded.
+/// Returns when the workload's wait began, as the operator recorded it.
 pub(crate) fn waits_since(metadata: &ObjectMeta) -> Option<WaitBegan> {
     let since = annotation(metadata, annotations::WAITS_SINCE)?;
     bounded(since, longest::TIME)?.parse().ok()
 }
 
-/// Whether the operator has made it fail.
+/// Whether the operator has made the workload fail.
 pub(crate) fn is_failing(metadata: &ObjectMeta) -> bool {
     annotation(metadata, annotations::FAILED).is_some()
 }
 
-/// Whether a text is not too long for the name or the uid of an object.
+/// Whether a text is short enough to be the name or the uid of an object.
 pub(crate) fn may_be_a_name(text: &str) -> bool {
     text.len() <= longest::NAME
 }
 
-/// The mark of a workload that is held until its status says that it failed. A copy of it is held, too, and is not to
-/// fail: the uid tells them apart.
+/// Returns the mark for a workload that is held until its status says that it failed. The mark contains the uid,
+/// because a copy of the workload is held, too, but must not fail.
 pub(crate) fn mark(reason: &str, workload: &Uid) -> String {
     format!("{reason} {workload}")
 }
 
-/// Why it is to fail, if it bears such a mark of its own: a word, as the reason of a condition is.
+/// Returns why the workload is to fail, if it has such a mark with its own uid. The reason is one word, like the reason
+/// of a condition.
 pub(crate) fn marked(metadata: &ObjectMeta) -> Option<&str> {
     let (reason, uid) = annotation(metadata, annotations::FAILED)?.split_once(' ')?;
     let is_word = reason.chars().all(|c| c.is_ascii_alphabetic()) && !reason.is_empty();
@@ -303,12 +311,12 @@ pub(crate) fn marked(metadata: &ObjectMeta) -> Option<&str> {
     bounded(reason, longest::REASON).filter(|_| is_word && is_its_own)
 }
 
-/// Since when it is queued, in seconds since 1970.
+/// Returns when the workload was queued, in seconds since 1970.
 pub(crate) fn since(object: &dyn Read, was_started: bool) -> i64 {
     seconds(object.queued_at(was_started))
 }
 
-/// A time in seconds since 1970; 0 if there is none.
+/// Returns a time in seconds since 1970; 0 if there is none.
 fn seconds(time: Option<&Time>) -> i64 {
     time.map_or(0, |time| time.0.as_second())
 }

@@ -1,4 +1,4 @@
-//! What is written to a workload.
+//! The requests that write to a workload.
 
 use consul_client::SessionId;
 use consul_semaphore::{
@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 
 use crate::{Kind, Object, shape::Template, slots};
 
-/// What to send to the API server.
+/// A request to the API server.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Request {
     /// A merge patch.
@@ -19,16 +19,17 @@ pub enum Request {
     Json(Value),
     /// A JSON Patch of the subresource `status`.
     Status(Value),
-    /// A deletion, conditional on the uid and the version that it was decided on; the pods are deleted after it.
+    /// A deletion, conditional on the uid and the version of the decision. The pods are deleted after the workload.
     Delete,
 }
 
-/// How many fields of a request are named, and how long the name of one is at most, in characters.
+/// The number of fields of a request that are named, and the greatest length of such a name, in characters.
 const MOST_FIELDS: usize = 4;
 const MOST_PATH: usize = 100;
 
 impl Request {
-    /// Some of the fields that it writes, as in `spec.suspend`, for people: those of the spec and status first.
+    /// Returns some of the fields that the request writes, for people, as in `spec.suspend`. Fields of the spec and the
+    /// status come before fields of the metadata.
     pub fn fields(&self) -> Vec<String> {
         let mut fields = Vec::new();
         match self {
@@ -52,7 +53,7 @@ impl Request {
     }
 }
 
-/// The paths to the values of a merge patch.
+/// Collects the paths to the values of a merge patch.
 fn leaves(patch: &Value, above: &str, found: &mut Vec<String>) {
     let Some(fields) = patch.as_object() else {
         found.push(above.trim_start_matches('.').to_owned());
@@ -63,42 +64,44 @@ fn leaves(patch: &Value, above: &str, found: &mut Vec<String>) {
     }
 }
 
-/// What else ends with a workload that is ended: what it is made of, where its controller does not see to that.
+/// The workloads that the operator ends together with the workload that is made of them, because the controller of that
+/// one does not end them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EndBelow {
     /// The kind of these workloads.
     pub kind: Kind,
-    /// Their label selector.
+    /// The label selector of these workloads.
     pub labels: String,
-    /// The merge patch for each that runs.
+    /// The merge patch for each of them that runs.
     pub patch: Value,
 }
 
 impl EndBelow {
-    /// Whether this is one of them: it runs, and something else made it.
+    /// Whether the object is one of them: it may still make pods, and another object made it.
     pub fn ends(&self, object: &Object) -> bool {
         let mut owners = object.metadata.owner_references.iter().flatten();
         owners.any(|owner| owner.controller == Some(true)) && self.kind.may_make_pods(object)
     }
 }
 
-/// Suspends one whose kind has `spec.suspend`. Its controller ends its pods.
+/// Suspends a workload whose kind has `spec.suspend`. The workload's controller ends its pods.
 pub(crate) fn suspend(suspend: &Suspend) -> Request {
     suspend_with(&suspend.workload, &json!({ (a::SESSION): null }))
 }
 
-/// The same with one that runs though no grant started it.
+/// Suspends a workload that runs although no grant started it.
 pub(crate) fn suspend_ungranted(stop: &Stop) -> Request {
     suspend_with(&stop.workload, &unheld(stop))
 }
 
-/// Puts it on hold.
+/// Puts a workload on hold.
 pub(crate) fn hold(workload: &Target) -> Request {
     let annotations = json!({ (a::HOLD): "true" });
     Request::Patch(json!({ "metadata": metadata(workload, &annotations) }))
 }
 
-/// The annotations of one that is stopped: its user's hold is over if it was its user who started it.
+/// Returns the annotations of a workload that is stopped. A user who started the workload ended the hold by that, so
+/// the annotation for the hold goes.
 pub(crate) fn unheld(stop: &Stop) -> Value {
     if stop.unhold {
         json!({ (a::HOLD): null })
@@ -114,8 +117,8 @@ fn suspend_with(workload: &Target, annotations: &Value) -> Request {
     }))
 }
 
-/// The annotations of one that is ended. As with one that is suspended, a grant without a session beside it says that
-/// its slot was lost.
+/// Returns the annotations of a workload that is ended. A grant without a session says that the slot was lost, as in a
+/// workload that is suspended.
 pub(crate) fn ended(end: &End) -> Value {
     let mut annotations = json!({ (a::FAILED): end.why.reason() });
     if end.is_lost() {
@@ -124,7 +127,8 @@ pub(crate) fn ended(end: &End) -> Value {
     annotations
 }
 
-/// Sets a deadline that is over at once. Whoever runs its pods ends them then, and makes it Failed.
+/// Sets a deadline that is over at once. The controller that runs the pods then ends them and makes the workload
+/// Failed.
 pub(crate) fn end_by_deadline(end: &End) -> Request {
     Request::Patch(json!({
         "metadata": metadata(&end.workload, &ended(end)),
@@ -132,7 +136,7 @@ pub(crate) fn end_by_deadline(end: &End) -> Request {
     }))
 }
 
-/// Names the sessions that now hold a running workload's slots.
+/// Writes the sessions that now hold a running workload's slots.
 pub(crate) fn rename(rename: &Rename) -> Request {
     let annotations = json!({ (a::SESSION): listed(&rename.sessions) });
     Request::Patch(json!({ "metadata": metadata(&rename.workload, &annotations) }))
@@ -144,18 +148,19 @@ pub(crate) fn record_wait(record: &RecordWait) -> Request {
     Request::Patch(json!({ "metadata": metadata(&record.workload, &annotations) }))
 }
 
-/// The annotation with when a wait began; none if a start has ended it.
+/// Returns the value of the annotation that says when a wait began; null if a start has ended the wait.
 pub(crate) fn waits_since(began: Option<WaitBegan>) -> Value {
     began.map_or(Value::Null, |began| began.to_string().into())
 }
 
-/// Records that a workload gives its slot back, and clears the grant from its own metadata, where all kinds but Job
-/// have it. What is left of it in templates says nothing without that, and the next start writes it anew.
+/// Records that a workload gives its slot back, and clears the grant from the workload's own metadata, where all kinds
+/// but Job record it. What is left of the grant in templates has no meaning without that record, and the next start
+/// overwrites it.
 pub(crate) fn give_back(give_back: &GiveBack) -> Request {
     give_back_and_clear(give_back, &[])
 }
 
-/// The same, and removes these annotations.
+/// Records that a workload gives its slot back, as [`give_back`] does, and removes these annotations.
 pub(crate) fn give_back_and_clear(give_back: &GiveBack, clear: &[&str]) -> Request {
     let mut annotations = no_sequencers();
     for name in clear {
@@ -171,7 +176,7 @@ pub(crate) fn give_back_and_clear(give_back: &GiveBack, clear: &[&str]) -> Reque
     Request::Patch(json!({ "metadata": metadata }))
 }
 
-/// The annotations in which pods find the sequencers of their workload's slots.
+/// Returns the annotations in which pods find the sequencers of their workload's slots.
 pub(crate) fn sequencers(start: &Start) -> Map<String, Value> {
     let mut annotations = Map::new();
     let mut add = |name: &str, value: String| annotations.insert(name.to_owned(), value.into());
@@ -186,7 +191,7 @@ pub(crate) fn sequencers(start: &Start) -> Map<String, Value> {
     annotations
 }
 
-/// Removes all of them.
+/// Returns the patch that removes all annotations of [`sequencers`].
 pub(crate) fn no_sequencers() -> Value {
     json!({
         (a::LOCK_KEY): null,
@@ -198,8 +203,8 @@ pub(crate) fn no_sequencers() -> Value {
     })
 }
 
-/// The annotations that record a grant in the metadata of the workload itself. The one with its sessions changes while
-/// it runs, so all slots are there as they were granted, even if there is only one.
+/// Returns the annotations that record a grant in the metadata of the workload itself. The annotation with the sessions
+/// changes while the workload runs, so another one lists all slots as they were granted, even if there is only one.
 pub(crate) fn record(start: &Start) -> Map<String, Value> {
     let mut annotations = sequencers(start);
     annotations.insert(a::SESSION.to_owned(), listed(start.sessions()).into());
@@ -207,20 +212,20 @@ pub(crate) fn record(start: &Start) -> Map<String, Value> {
     annotations
 }
 
-/// The label by which the pods of a workload in a slot are watched.
+/// Returns the label by which the pods of a workload in a slot are watched.
 pub(crate) fn holder_label(start: &Start) -> Map<String, Value> {
     let uid = start.workload.uid.to_string();
     Map::from_iter([(a::HOLDER_LABEL.to_owned(), uid.into())])
 }
 
-/// Sessions, as in the annotation.
+/// Returns sessions as the annotation lists them.
 pub(crate) fn listed<'a>(sessions: impl IntoIterator<Item = &'a SessionId>) -> String {
     let sessions: Vec<&str> = sessions.into_iter().map(SessionId::as_str).collect();
     sessions.join(",")
 }
 
-/// With the version, the API server refuses what was decided on an older version; with the uid, what was decided on
-/// another workload of that name.
+/// Returns metadata with conditions for the API server. Because of the version, it refuses a patch that was decided on
+/// an older version; because of the uid, a patch that was decided on another workload of the same name.
 pub(crate) fn metadata(workload: &Target, annotations: &Value) -> Value {
     json!({
         "uid": workload.uid.as_ref(),
@@ -229,8 +234,8 @@ pub(crate) fn metadata(workload: &Target, annotations: &Value) -> Value {
     })
 }
 
-/// A JSON Patch of a workload in the version that was decided on. The API server answers 409 if that is not the
-/// current one any more: a failed `test` would be 422, as if the patch were wrong.
+/// A JSON Patch for the version of a workload on which the patch was decided. The API server answers 409 if the
+/// workload has changed since. A failed `test` would be answered with 422, as if the patch were wrong.
 pub(crate) struct JsonPatch(Vec<Value>);
 
 impl JsonPatch {
@@ -254,19 +259,19 @@ impl JsonPatch {
         self.0.push(json!({ "op": "remove", "path": path }));
     }
 
-    /// Adds entries to a map, which is made if it is not `there`.
+    /// Adds entries to a map. The map is made first if it is not `there`.
     pub(crate) fn add_all(&mut self, path: &str, entries: Map<String, Value>, there: bool) {
         if !there {
             return self.add(path, &entries.into());
         }
         for (name, value) in entries {
-            // RFC 6901
+            // RFC 6901 escapes these two characters in a JSON Pointer.
             let name = name.replace('~', "~0").replace('/', "~1");
             self.add(&format!("{path}/{name}"), &value);
         }
     }
 
-    /// Adds these to the metadata at a place, of which `template` says what is there.
+    /// Adds labels and annotations to the metadata at a place. `template` says what exists there.
     pub(crate) fn add_metadata(
         &mut self,
         at: &str,

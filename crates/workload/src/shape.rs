@@ -1,78 +1,78 @@
-//! What an object looks like where a patch must know it: JSON Patches name elements of lists by their place, and add to
-//! what is there or make it.
+//! The facts about an object that a patch depends on. A JSON Patch names an element of a list by its place, and it must
+//! know whether a map exists, because it either adds to the map or makes it.
 
 use std::sync::Arc;
 
 use crate::row::Row;
 
-/// What a patch must know of an object, at the version that it is for.
+/// The facts about an object that a patch depends on, for one version of the object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Shape {
-    /// Nothing.
+    /// A patch needs to know nothing.
     #[default]
     Plain,
-    /// What the pod templates in its list of Jobs have.
+    /// The metadata of the pod template of each replicated Job, in the order of the list.
     Templates(Box<[Template]>),
-    /// What a row says of it.
+    /// The facts that the row of the kind asks for.
     Listed(Box<Listing>),
-    /// At which place in its list of scheduling gates ours is.
+    /// The place of the operator's gate in the Pod's list of scheduling gates.
     Gate(usize),
     /// The workload is made of workloads of its own kind.
     Nested,
-    /// The user shut the workload down while it was held, so the workload is to fail; its controller does nothing about
-    /// the shutdown while the workload is held.
+    /// The user shut the workload down while it was held, so the operator makes it fail: the workload's controller does
+    /// nothing about the shutdown while the workload is held.
     ShutDown,
-    /// The workload is suspended, and its status still has a start time, as before Kubernetes 1.36: its template can't
-    /// be changed.
+    /// The workload is suspended, and its status still has a start time. This happens before Kubernetes 1.36. The
+    /// template can't be changed until the start time is cleared.
     Started,
-    /// Which of its admission checks are ours, and what its sets of pods are called.
+    /// The admission checks of a Kueue Workload that are the operator's, and the names of its sets of pods.
     Checks {
-        /// The places of our entries.
+        /// The places of the operator's entries in the list of admission checks.
         places: Box<[usize]>,
-        /// The names of all its sets of pods.
+        /// The names of all sets of pods.
         pod_sets: Box<[Arc<str>]>,
-        /// Whether they were reset when it was evicted, and that is still to be answered.
+        /// Whether Kueue reset the entries when it evicted the Workload, and the operator has not answered that yet.
         is_reset: bool,
     },
 }
 
-/// What the metadata of a pod template has.
+/// What the metadata of a pod template contains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Template {
     /// There is no pod template.
     Absent,
-    /// There is none.
+    /// The pod template has no metadata.
     Bare,
-    /// It is there, with these parts.
+    /// The pod template has metadata.
     Has {
-        /// Whether it has labels.
+        /// Whether the metadata has labels.
         labels: bool,
-        /// Whether it has annotations.
+        /// Whether the metadata has annotations.
         annotations: bool,
     },
 }
 
-/// What a patch must know of an object whose kind is a row.
+/// The facts about an object whose kind is a row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listing {
-    /// The row by which it was read: another one may have come since.
+    /// The row by which the object was read. The row may have been replaced since.
     pub(crate) row: Arc<Row>,
-    /// What the places of each path to metadata have.
+    /// For each path to metadata in the row, what each place that the path finds contains.
     pub(crate) templates: Box<[Box<[Template]>]>,
-    /// Set while it is held only to fail.
+    /// What to write to the status; set while the workload is held only to fail.
     pub(crate) failing: Option<Failing>,
-    /// Whether it has failed, and may run again: then it is not to fail any more.
+    /// Whether the workload has failed and may run again. The mark that makes it fail must then go.
     pub(crate) again: bool,
 }
 
-/// What a status that is to say that a workload failed has already.
+/// The parts of a status that decide how a failure is written to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Failing {
-    /// Why it failed.
+    /// The reason why the workload fails.
     pub(crate) reason: String,
-    /// The place of the condition among its conditions.
+    /// The place of the condition for failures in the list of conditions, if the condition exists.
     pub(crate) condition: Option<usize>,
-    /// Whether it has conditions.
+    /// Whether there is a list of conditions.
     pub(crate) conditions: bool,
 }
 
@@ -84,33 +84,34 @@ impl Shape {
         }
     }
 
-    /// Why it is held only to fail, once its pods are gone, if it is.
+    /// Returns why the workload fails, if it is held only to fail once its pods are gone.
     pub fn fails_for(&self) -> Option<&str> {
         let failing = self.listing()?.failing.as_ref()?;
         Some(&failing.reason)
     }
 
-    /// Whether it is held only to fail, once its pods are gone.
+    /// Whether the workload is held only to fail once its pods are gone.
     pub fn is_to_fail(&self) -> bool {
         self.fails_for().is_some() || self.is_shut_down()
     }
 
-    /// Whether its user shut it down while it was held.
+    /// Whether the user shut the workload down while it was held.
     pub fn is_shut_down(&self) -> bool {
         matches!(self, Self::ShutDown)
     }
 
-    /// Whether it has failed, bears the mark of that, and may run again.
+    /// Whether the workload has failed, still has the mark that makes it fail, and may run again.
     pub fn may_run_again(&self) -> bool {
         self.listing().is_some_and(|listing| listing.again)
     }
 
-    /// Whether its status is to say no more that it was started, once its pods are gone.
+    /// Whether the status has a start time that is to be cleared once the workload's pods are gone.
     pub fn is_started(&self) -> bool {
         matches!(self, Self::Started)
     }
 
-    /// Whether it was evicted, and is to be told once its pods are gone that it may wait again.
+    /// Whether Kueue evicted the Workload, and the operator has yet to write, once its pods are gone, that it may wait
+    /// again.
     pub fn is_reset(&self) -> bool {
         matches!(self, Self::Checks { is_reset: true, .. })
     }

@@ -4,13 +4,14 @@ use std::sync::Arc;
 
 use consul_semaphore::{Granted, GrantedSlot, Sequencer, lock_key_of, plan::Start};
 
-/// The slots in which a workload is started, as JSON. The names are those of the single annotations for a workload with
-/// one slot.
+/// Writes the slots in which a workload is started, as JSON. The names of the fields are those of the annotations for a
+/// workload with one slot.
 pub(crate) fn written(start: &Start) -> String {
     Sequencer::list(start)
 }
 
-/// Reads that; `None` if it can't be read, or has a text that no real one has.
+/// Reads slots that [`written`] wrote; `None` if the text can't be read, names no slot, or names a lock key and a
+/// session for which `is_real` returns false.
 pub(crate) fn read(text: &str, is_real: impl Fn(&str, &str) -> bool) -> Option<Granted> {
     let slots = Sequencer::read_list(text).ok()?.into_iter();
     let slots = slots.map(|slot| {

@@ -1,4 +1,4 @@
-//! The rows of users: the kinds that a `ConfigMap` describes, a row in each of its entries.
+//! The rows of users. A `ConfigMap` describes kinds, with one row in each of its entries.
 
 use std::collections::BTreeMap;
 
@@ -6,19 +6,19 @@ use serde::Deserialize;
 
 use crate::{Kind, Kinds, row::Row, yaml};
 
-/// How many rows are read.
+/// The number of entries that are read.
 const MOST_ROWS: usize = 32;
 
-/// What the entries of a `ConfigMap` describe.
+/// The contents of a `ConfigMap` with rows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Table {
     /// The kinds, by the names of their entries.
     pub kinds: BTreeMap<String, Kind>,
-    /// What is wrong with each of the other entries, and what is allowed, for people.
+    /// For each of the other entries, what is wrong with it and what is allowed, for people.
     pub mistakes: BTreeMap<String, String>,
 }
 
-/// The part of a manifest that matters.
+/// The part of a manifest that is read.
 #[derive(Deserialize)]
 struct ConfigMap {
     #[serde(default)]
@@ -29,14 +29,15 @@ impl Table {
     /// Reads the manifest of a `ConfigMap` from YAML.
     ///
     /// # Errors
-    /// If it is none.
+    /// The manifest is not a `ConfigMap`.
     pub fn parse(manifest: &str, taken: &Kinds) -> Result<Self, String> {
         let map: ConfigMap =
             yaml::parse(manifest).map_err(|why| format!("this is no ConfigMap: {why}"))?;
         Ok(Self::read(&map.data, taken))
     }
 
-    /// Reads the entries of a `ConfigMap`. A row is not for a kind that is `taken`, or that an entry before it has.
+    /// Reads the entries of a `ConfigMap`. A row is a mistake if its kind is among `taken`, or if an entry before it
+    /// describes the kind.
     pub fn read(data: &BTreeMap<String, String>, taken: &Kinds) -> Self {
         let mut table = Self::default();
         for (entry, text) in data.iter().take(MOST_ROWS) {
@@ -66,7 +67,7 @@ impl Table {
                 other.switch()
             ));
         }
-        // The policies and rights of a kind are named after its plural.
+        // The admission policies and the access rights of a kind are named after its plural.
         let is_named = |one: &Kind| {
             let name = it.plural == one.switch() || it.plural == one.resource().plural;
             name && one.resource().group != it.group
@@ -129,7 +130,7 @@ mod tests {
             let why = &table.mistakes[entry];
             assert!(why.contains(part), "{entry}: {why}");
         }
-        // A kind that comes with the operator and is off is the user's.
+        // The row of a user may describe a kind that comes with the operator and is switched off.
         let own = row("RayJob", "rayjobs").replace("example.com", "ray.io");
         let own = read(&[("c", own)], "");
         assert_eq!(own.kinds.len(), 1, "{:?}", own.mistakes);

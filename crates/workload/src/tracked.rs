@@ -1,4 +1,4 @@
-//! What is stored of a workload.
+//! The stored part of a workload.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -17,19 +17,20 @@ use crate::{
 pub struct TrackedWorkload {
     /// Namespace of the workload.
     pub namespace: Arc<str>,
-    /// What the engine needs to know about it.
+    /// The part of the workload that the engine needs.
     pub workload: Arc<Workload>,
-    /// The `ConsulSemaphores` that it names, if an obstacle keeps it from asking for their slots.
+    /// The `ConsulSemaphores` that the workload names, if an obstacle keeps it from asking for their slots.
     pub barred_from: Vec<Arc<str>>,
-    /// Why it is in no queue, whatever its semaphores are: see [`TrackedWorkload::obstacle_in`].
+    /// The obstacle that keeps the workload out of every queue, whatever its semaphores are.
+    /// [`TrackedWorkload::obstacle_in`] returns this obstacle or the one at a particular semaphore.
     pub obstacle: Option<Obstacle>,
-    /// Why its annotation with the key is invalid: an obstacle if it needs that key.
+    /// The error in the annotation with the key. The error is an obstacle only if the workload needs that key.
     pub bad_key: Option<AnnotationError>,
-    /// The semaphores that it names together with a key.
+    /// The semaphores that the workload names together with a key.
     pub named_with_key: Vec<Arc<str>>,
-    /// What a patch must know of it.
+    /// The facts about the workload that a patch depends on.
     pub shape: Shape,
-    /// Whether it is a hook of Helm or Argo CD, which run before other objects are created.
+    /// Whether the workload is a hook of Helm or Argo CD. Hooks run before other objects are created.
     pub is_hook: bool,
 }
 
@@ -42,7 +43,7 @@ impl TrackedWorkload {
     /// Reads a workload of this kind from JSON that was received at `seen`.
     ///
     /// # Errors
-    /// If this is no object of that kind.
+    /// The JSON is not an object of that kind.
     pub fn parse(kind: &Kind, json: &str, seen: Moment) -> serde_json::Result<Option<Self>> {
         match kind {
             Kind::Job => Ok(Self::read(&serde_json::from_str(json)?, seen)),
@@ -54,13 +55,13 @@ impl TrackedWorkload {
     /// in one.
     ///
     /// # Errors
-    /// If this is no object of that kind.
+    /// The object can't be read as one of that kind.
     pub fn read_object(
         kind: &Kind,
         object: &Object,
         seen: Moment,
     ) -> serde_json::Result<Option<Self>> {
-        // What does not concern the operator need not be readable.
+        // An object without annotations does not concern the operator, so it need not be readable.
         let annotations = object.metadata.annotations.as_ref();
         if object.beside.is_none() && annotations.is_none_or(BTreeMap::is_empty) {
             return Ok(None);
@@ -149,20 +150,20 @@ impl TrackedWorkload {
         })
     }
 
-    /// The semaphores that it names, also those from which an obstacle keeps it.
+    /// Returns the semaphores that the workload names, including those from which an obstacle keeps it.
     pub fn semaphores(&self) -> impl Iterator<Item = &Arc<str>> {
         let asked = self.workload.requests.iter();
         let asked = asked.map(|request| &request.semaphore);
         asked.chain(&self.barred_from)
     }
 
-    /// Whether it names this semaphore.
+    /// Whether the workload names this semaphore.
     pub fn names(&self, semaphore: &str) -> bool {
         self.semaphores().any(|name| **name == *semaphore)
     }
 
-    /// The obstacle on the workload itself that keeps it out of the queue of this semaphore, if there is one. `keyed`
-    /// says whether the semaphore is keyed.
+    /// Returns the obstacle on the workload itself that keeps it out of the queue of this semaphore, if there is one.
+    /// `keyed` says whether the semaphore is keyed.
     pub fn obstacle_in(&self, semaphore: &str, keyed: bool) -> Option<Obstacle> {
         if self.obstacle.is_some() {
             return self.obstacle.clone();
@@ -180,7 +181,7 @@ impl TrackedWorkload {
         Some(bad_key.unwrap_or_else(|| Obstacle::NoKey(request.semaphore.clone())))
     }
 
-    /// Whether something else starts and stops it.
+    /// Whether something else than the operator starts and stops the workload.
     pub fn is_managed(&self) -> bool {
         matches!(
             self.obstacle,
@@ -188,12 +189,16 @@ impl TrackedWorkload {
         )
     }
 
-    /// Whether pods of it may be left that its status does not show: it was started in a slot, and does not run any
-    /// more. Only a Job's status counts its pods, and if it lost its slot soon after it was started, that may still be
-    /// from before the start; of any other workload only a LIST shows that none is left. One that is finished in the
-    /// slot that it says is not meant: the contender for that slot stays until then. One that is held only to fail may
-    /// have them, too; and one that has failed without a grant and may run again is looked at once more, to bear no
-    /// mark of that then. So is a Job that still has a start time, to have none.
+    /// Whether a LIST must show if pods of the workload are left, because its status does not.
+    ///
+    /// The status of a Job counts its pods. If the Job lost its slot soon after it was started, the status may still be
+    /// from before the start, so its pods are listed. They are also listed while a suspended Job still has a start
+    /// time, which may be cleared once no pod is left.
+    ///
+    /// The status of other workloads does not show pods that still terminate, so these workloads are listed once they
+    /// no longer run. A workload that has finished in the slot that it names is an exception, because its contender
+    /// stays until no pod is left. A workload that is held only to fail may have pods, too. A workload that has failed
+    /// without a grant and may run again is looked at once more, so that the mark of its failure is removed.
     pub fn may_have_pods(&self) -> bool {
         let workload = &self.workload;
         if workload.kind == Kind::Job.name() {
@@ -201,7 +206,7 @@ impl TrackedWorkload {
             return lost || self.shape.is_started() && !self.is_managed();
         }
         match workload.phase {
-            // Kueue resets its grant while its pods terminate.
+            // Kueue resets the grant of a Workload while its pods terminate.
             Phase::Idle if workload.kind == Kind::KueueWorkload.name() => true,
             Phase::Idle => workload.granted.is_some(),
             Phase::Finished { at_rest } => {
@@ -213,7 +218,7 @@ impl TrackedWorkload {
         }
     }
 
-    /// Whether a later version means the same: most changes of a workload do not affect its slot.
+    /// Whether a later version means the same to the operator. Most changes of a workload do not affect its slot.
     pub fn says_the_same(&self, later: &Self) -> bool {
         let workload = Workload {
             version: self.workload.version.clone(),
@@ -241,7 +246,7 @@ impl TrackedWorkload {
     }
 }
 
-/// The semaphores, without repetition.
+/// Returns the names of the semaphores. A name that follows itself is listed once.
 fn names(slots: impl IntoIterator<Item = SlotRequest>) -> Vec<Arc<str>> {
     let mut names: Vec<_> = slots.into_iter().map(|slots| slots.semaphore).collect();
     names.dedup();

@@ -1,4 +1,4 @@
-//! YAML that users write: the rows of kinds, and the manifests with them.
+//! YAML that users write: the rows of kinds, and the manifests that contain them.
 
 use consul_client::text::one_line;
 use serde::Deserialize;
@@ -6,22 +6,23 @@ use serde_saphyr::{
     Error, Options, RenderOptions, SnippetMode, UserMessageFormatter, alias_limits, budget, options,
 };
 
-/// How many values a text may have, and how many more its aliases may stand for: a manifest of 32 rows has fewer.
+/// The number of values that a text may have, and the number of values that its aliases may add. A manifest of 32 rows
+/// has fewer.
 const MOST_VALUES: usize = 20_000;
 
-/// How deep a value may be.
+/// The greatest depth of a value.
 const MOST_DEPTH: usize = 32;
 
-/// How much is said about a mistake, in characters.
+/// The greatest length of the message about a mistake, in characters.
 const MOST_SAID: usize = 400;
 
-/// Reads a document, or says in one line what is wrong in which line and column of it.
+/// Reads a document. The error is one line that says what is wrong, with the line and column.
 pub(crate) fn parse<'text, T: Deserialize<'text>>(text: &'text str) -> Result<T, String> {
     serde_saphyr::from_str_with_options(text, bounded()).map_err(|error| said(&error))
 }
 
-/// YAML 1.2, in which `yes`, `0755` and `1_000` are texts. What aliases stand for is bounded, so that a small text does
-/// not become a large value.
+/// Returns the options for YAML 1.2, in which `yes`, `0755` and `1_000` are texts. The expansion of aliases is bounded,
+/// because otherwise a small text could become a large value.
 fn bounded() -> Options {
     options! {
         budget: budget! { max_nodes: MOST_VALUES, max_events: 2 * MOST_VALUES, max_depth: MOST_DEPTH },

@@ -31,12 +31,12 @@ use crate::{
 /// The value of `spec.managedBy` for Kubernetes' own Job controller.
 const JOB_CONTROLLER: &str = "kubernetes.io/job-controller";
 
-/// Where the API server has it.
+/// Returns the API resource of Jobs.
 pub(super) fn resource() -> ApiResource {
     ApiResource::erase::<Job>(&())
 }
 
-/// What matters of a Job: the rest of its spec, most of which is its pod template, is skipped.
+/// The part of a Job that is needed. The rest of its spec, most of which is its pod template, is skipped.
 #[derive(Clone, Debug, Deserialize, Resource)]
 #[resource(inherit = batch::Job, crates(kube_core = kube_core))]
 pub struct Job {
@@ -49,7 +49,7 @@ pub struct Job {
     pub(crate) status: Status,
 }
 
-/// What matters of its spec.
+/// The part of a Job's spec that is needed.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(crate) struct Spec {
@@ -74,7 +74,7 @@ struct TemplateMetadata {
     annotations: Option<BTreeMap<String, String>>,
 }
 
-/// The holder label in its pod template. Few Jobs are asked for it, so no other one is read with it.
+/// Returns the holder label in a Job's pod template. This is needed for few Jobs, so [`Job`] is read without it.
 pub(super) fn holder_of_pods(job: &Object) -> Option<String> {
     #[derive(Default, Deserialize)]
     #[serde(default)]
@@ -90,7 +90,7 @@ pub(super) fn holder_of_pods(job: &Object) -> Option<String> {
     spec.template.metadata?.labels?.remove(a::HOLDER_LABEL)
 }
 
-/// What matters of its status.
+/// The part of a Job's status that is needed.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(crate) struct Status {
@@ -101,13 +101,13 @@ pub(crate) struct Status {
 }
 
 impl Job {
-    /// The annotations of the pod template.
+    /// Returns the annotations of the pod template.
     pub(crate) fn template(&self) -> Option<&BTreeMap<String, String>> {
         let metadata = self.spec.template.metadata.as_ref()?;
         metadata.annotations.as_ref()
     }
 
-    /// Whether it is over: it has ended, or is being deleted.
+    /// Whether the Job has ended or is being deleted.
     pub(crate) fn is_over(&self) -> bool {
         self.metadata.deletion_timestamp.is_some() || self.has_ended()
     }
@@ -124,7 +124,7 @@ impl Job {
         self.spec.suspend == Some(true)
     }
 
-    /// Whether its status counts no pods, not even ones that are ending.
+    /// Whether the status counts no pods, including pods that are ending.
     fn has_no_pods(&self) -> bool {
         let Status {
             active,
@@ -134,23 +134,23 @@ impl Job {
         active.unwrap_or(0) == 0 && terminating.unwrap_or(0) == 0
     }
 
-    /// Whether the Job controller is done with suspending it.
+    /// Whether the Job controller has finished suspending the Job.
     fn is_at_rest(&self) -> bool {
         self.is("Suspended") && self.has_no_pods()
     }
 
-    /// Whether it has a start time: then its template can't be changed.
+    /// Whether the Job has a start time. The template can't be changed while it does.
     fn has_started(&self) -> bool {
         self.status.start_time.is_some()
     }
 
-    /// Whether it is suspended and at rest, and its start time is still there: before Kubernetes 1.36 the Job controller
-    /// does not clear it.
+    /// Whether the Job is suspended and at rest while its start time is still there. Before Kubernetes 1.36 the Job
+    /// controller does not clear the start time.
     fn is_suspended_after_a_start(&self) -> bool {
         self.is_suspended() && self.is_at_rest() && self.has_started() && !self.is_over()
     }
 
-    /// Whether it gets no pods, even if it is not suspended.
+    /// Whether the Job gets no pods, even if it is not suspended.
     fn has_no_parallelism(&self) -> bool {
         self.spec.parallelism == Some(0)
     }
@@ -178,13 +178,13 @@ impl Read for Job {
             return Phase::Deleting;
         }
         if !self.is_suspended() {
-            // It was started only to fail, and gets no pods.
+            // The operator started the Job only to make it fail, and the Job gets no pods.
             if read::is_failing(&self.metadata) && self.has_no_parallelism() && !granted {
                 return Phase::Stopping;
             }
-            // It was unsuspended, and the Job controller has not reacted yet. If it was suspended again now, its status
-            // would still say that it is at rest, while pods are being made: it would be granted a slot, and those pods
-            // would run without the sequencer.
+            // Someone unsuspended the Job, and the Job controller has not reacted yet. If the Job was suspended again
+            // now, its status would still say that it is at rest while pods are being made. The Job would then be
+            // granted a slot, and those pods would run without the sequencer.
             return if self.is("Suspended") && !granted {
                 Phase::Stopping
             } else {
@@ -232,7 +232,7 @@ pub(super) fn forget_start(workload: &Target) -> Request {
     Request::Status(patch.into_value())
 }
 
-/// What to send for a write that the engine asks for.
+/// Returns the request for a write that the engine asks for.
 pub(crate) fn request(write: &Write) -> Request {
     match write {
         Write::Start(write) => Request::Patch(start(write)),
@@ -246,7 +246,7 @@ pub(crate) fn request(write: &Write) -> Request {
     }
 }
 
-/// One patch unsuspends the Job and writes the sequencers of its slots where its pods read them.
+/// Starts the Job. One patch unsuspends it and writes the sequencers of its slots where its pods read them.
 fn start(start: &Start) -> Value {
     let annotations = json!({ (a::SESSION): listed(start.sessions()) });
     json!({

@@ -5,7 +5,7 @@
 //! | hold | `spec.suspend` |
 //! | finished | conditions `Completed` and `Failed`; pods may be left |
 //! | metadata that reaches pods | the pod template of each of `spec.replicatedJobs`, which can be changed while it is suspended |
-//! | pods | the holder label, or the label with its name, which its Jobs have, too; whose they are is said by the label `jobset.sigs.k8s.io/jobset-uid` (from v0.9 on) or by what owns them |
+//! | pods | the holder label, or the label with the name of the `JobSet`, which its Jobs have, too; the label `jobset.sigs.k8s.io/jobset-uid` (from v0.9 on) or the owners say to which `JobSet` a pod belongs |
 //! | stopped while it runs | by `spec.suspend` |
 //! | failed | `status`: condition `Failed` and `terminalState`; the controller then deletes the Jobs that are active |
 
@@ -39,27 +39,27 @@ pub(super) const LEAST: &str = "JobSet 0.8";
 /// The value of `spec.managedBy` for `JobSet`'s own controller.
 const CONTROLLER: &str = "jobset.sigs.k8s.io/jobset-controller";
 
-/// How long the value of a label may be, in bytes.
+/// The greatest length of a label's value, in bytes.
 const MOST_LABEL: usize = 63;
 
-/// How many of its Jobs' templates one patch can change: the API server takes 10,000 operations.
+/// The greatest number of replicated Jobs whose templates one patch changes. The API server takes 10,000 operations.
 const MOST_JOBS: usize = 500;
 
-/// Where the API server has it.
+/// Returns the API resource of JobSets.
 pub(super) fn resource() -> ApiResource {
     super::resource("jobset.x-k8s.io", "v1alpha2", "JobSet", "jobsets")
 }
 
-/// The label of its Jobs and pods with its uid, which its controller writes from v0.9 on.
+/// The label of a `JobSet`'s Jobs and pods with its uid. The controller writes it from v0.9 on.
 const UID: &str = "jobset.sigs.k8s.io/jobset-uid";
 
-/// The label selector of the Jobs and pods of the one with this uid.
+/// Returns the label selector of the Jobs and pods of the `JobSet` with this uid.
 pub(super) fn selector(uid: &Uid) -> String {
     format!("{UID}={uid}")
 }
 
-/// The Jobs and pods with its name, which all versions of its controller write on them. No label can have a longer
-/// name, and the controller makes nothing for such a `JobSet`.
+/// Returns the query for the Jobs and pods with the name of the `JobSet` in a label that all versions of its controller
+/// write. `None` if the name is too long for a label; the controller makes nothing for such a `JobSet`.
 fn named(workload: &Identity) -> Option<OwnQuery> {
     let name = &workload.workload;
     let labels = format!("jobset.sigs.k8s.io/jobset-name={name}");
@@ -75,14 +75,15 @@ fn maker(uid: &Uid) -> Maker {
     }
 }
 
-/// Its pods: those that were started in its slot, and those that it made before.
+/// Returns the queries for the pods of a `JobSet`: the pods that were started in its slot, and the pods that it made
+/// before.
 pub(super) fn pods(workload: &Identity) -> Vec<OwnQuery> {
     let uid = &workload.uid;
     let held = OwnQuery::made_by(pods::of(uid), &maker(uid));
     [held].into_iter().chain(named(workload)).collect()
 }
 
-/// Its Jobs.
+/// Returns the query for the Jobs of a `JobSet`.
 pub(super) fn parts(workload: &Identity) -> Vec<(Kind, OwnQuery)> {
     let jobs = named(workload).into_iter();
     jobs.map(|jobs| (Kind::Job, jobs)).collect()
@@ -90,7 +91,7 @@ pub(super) fn parts(workload: &Identity) -> Vec<(Kind, OwnQuery)> {
 
 pub(super) type JobSet<'a> = Fields<'a, Spec, State>;
 
-/// What matters of its spec.
+/// The part of a `JobSet`'s spec that is needed.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(super) struct Spec {
@@ -105,7 +106,7 @@ struct ReplicatedJob {
     template: Nested<Nested<PodTemplate>>,
 }
 
-/// The spec of a Job's template, and the template in that.
+/// The spec of a Job's template, or the template within that spec.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Nested<T> {
@@ -127,7 +128,7 @@ struct TemplateMetadata {
     annotations: Option<IgnoredAny>,
 }
 
-/// What matters of its status.
+/// The part of a `JobSet`'s status that is needed.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(super) struct State {
@@ -147,7 +148,7 @@ impl JobSet<'_> {
         jobs.map(|job| &job.template.spec.spec)
     }
 
-    /// Whether a Job of it has active pods.
+    /// Whether a Job of the `JobSet` has active pods.
     fn is_active(&self) -> bool {
         let mut jobs = self.status.replicated_jobs_status.iter().flatten();
         jobs.any(|job| job.active > 0)
@@ -166,7 +167,7 @@ impl Read for JobSet<'_> {
     fn phase(&self, granted: bool) -> Phase {
         let conditions = &self.status.conditions;
         if conditions.is("Completed") || conditions.is("Failed") {
-            // Pods that still terminate are not in its status.
+            // The status does not show pods that still terminate.
             return Phase::Finished { at_rest: false };
         }
         if self.metadata.deletion_timestamp.is_some() {
@@ -174,8 +175,8 @@ impl Read for JobSet<'_> {
         }
         let suspended = conditions.is("Suspended");
         if !self.spec.suspend.unwrap_or(false) {
-            // As of a Job: unsuspended by someone, and its controller has not reacted yet. While its Jobs are started
-            // in order, it is Suspended until the last of them is.
+            // Someone unsuspended the `JobSet`, and its controller has not reacted yet, as in a Job. A `JobSet` whose
+            // Jobs are started in order is Suspended until the last of them is started.
             let starts_in_order = conditions.is("StartupPolicyInProgress");
             return if suspended && !starts_in_order && !granted {
                 Phase::Stopping
@@ -199,7 +200,7 @@ impl Read for JobSet<'_> {
         self.status.conditions.get("Suspended").is_some()
     }
 
-    /// The longest of all its Jobs.
+    /// Returns the longest grace period of all its Jobs.
     fn grace(&self) -> Duration {
         let graces = self.templates();
         let graces =
@@ -230,7 +231,7 @@ impl Read for JobSet<'_> {
     }
 }
 
-/// What to send for a write that the engine asks for.
+/// Returns the request for a write that the engine asks for.
 pub(super) fn request(write: &Write, shape: &Shape, now: jiff::Timestamp) -> Option<Request> {
     let request = match write {
         Write::Start(write) => start(write, shape)?,
@@ -245,8 +246,8 @@ pub(super) fn request(write: &Write, shape: &Shape, now: jiff::Timestamp) -> Opt
     Some(request)
 }
 
-/// One patch unsuspends it, and writes the sequencers of its slots into its own annotations and into the pod template
-/// of each of its Jobs.
+/// Starts the `JobSet`. One patch unsuspends it, and writes the sequencers of its slots into its own annotations and
+/// into the pod template of each of its Jobs.
 fn start(start: &Start, shape: &Shape) -> Option<Request> {
     let Shape::Templates(templates) = shape else {
         return None;
@@ -261,8 +262,8 @@ fn start(start: &Start, shape: &Shape) -> Option<Request> {
     Some(Request::Json(patch.into_value()))
 }
 
-/// Its controller deletes the Jobs that are active of one that has failed. The condition Suspended is there: it has
-/// waited, or run.
+/// Makes the `JobSet` fail; its controller then deletes the Jobs that are active. The list of conditions exists,
+/// because a `JobSet` that has waited or run has the condition Suspended.
 fn fail(target: &Target, reason: &str, now: jiff::Timestamp) -> Request {
     let mut patch = JsonPatch::of(target);
     patch.add("/status/conditions/-", &failed(reason, now));

@@ -1,6 +1,6 @@
-//! `Workload` of `kueue.x-k8s.io/v1beta2`, as of Kueue v0.19: what Kueue has of a Job in one of its queues, the owner
-//! of the Workload. The owner says what it waits for, and its uid is that of the workload: Kueue may make another
-//! Workload for it.
+//! `Workload` of `kueue.x-k8s.io/v1beta2`, as of Kueue v0.19. Kueue makes a Workload for a Job in one of its queues,
+//! and the Job owns the Workload. The operator takes the uid of the owner for the workload's uid, because Kueue may
+//! make another Workload for the same owner. The owner also says which slots it waits for.
 //!
 //! | question | answer |
 //! |---|---|
@@ -11,9 +11,9 @@
 //! | stopped while it runs | our entry is Retry: Kueue evicts it, and resets the entry to Pending |
 //! | failed | our entry is Rejected: Kueue makes it inactive |
 //!
-//! Kueue resets our entries when it evicts, while pods terminate. What is reset says nothing of the slots any more, so the
-//! caller remembers them, or finds them on the pods ([`Beside`]). It counts as stopping until no pod is left and that is
-//! written.
+//! Kueue resets our entries when it evicts a Workload, while pods still terminate. An entry that was reset no longer
+//! says which slots the Workload had, so the caller remembers them or finds them on the pods ([`Beside`]). The Workload
+//! counts as stopping until no pod is left and the operator has written that.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -43,37 +43,37 @@ use crate::{
     shape::Shape,
 };
 
-/// The controller of admission checks that this operator is: `spec.controllerName` of an `AdmissionCheck`.
+/// The operator's name as a controller of admission checks: `spec.controllerName` of an `AdmissionCheck`.
 pub const CONTROLLER: &str = "consul-semaphore.io/slots";
 
-/// The label of what Kueue manages, with the name of its queue.
+/// The label with the name of the Kueue queue that an object is in.
 pub const QUEUE: &str = "kueue.x-k8s.io/queue-name";
 
 /// The label of a Workload with the uid of its owner.
 pub const OWNER_UID: &str = "kueue.x-k8s.io/job-uid";
 
-/// How long Kueue leaves its quota to others after it has lost its slot, in seconds.
+/// The time for which Kueue leaves the quota of a Workload that has lost its slot to others, in seconds.
 const RETRY_AFTER: i32 = 10;
 
-/// What comes before the sessions in the message of our entry.
+/// The text before the sessions in the message of our entry.
 const SESSIONS: &str = "sessions ";
 
-/// Stands for the sessions of slots that it is known to have had, and of which nothing more is known.
+/// The text for the sessions of slots that a Workload is known to have had, if the sessions themselves are not known.
 const UNKNOWN: &str = "unknown";
 
-/// What Kueue writes into an entry when it evicts, before the state that the entry had: `resetChecksOnEviction` of its
-/// `pkg/workload/evict`. It leaves an entry that is Pending as it is.
+/// The text that Kueue writes into an entry when it evicts a Workload, before the state that the entry had:
+/// `resetChecksOnEviction` of Kueue's `pkg/workload/evict`. Kueue does not change an entry that is Pending.
 const RESET: &str = "Reset to Pending after eviction. Previously: ";
 
 /// The annotation of a Workload that is a slice of an elastic Job.
 const ELASTIC: &str = "kueue.x-k8s.io/elastic-job";
 
-/// Where the API server has it.
+/// Returns the API resource of Workloads.
 pub(super) fn resource() -> ApiResource {
     super::resource("kueue.x-k8s.io", "v1beta2", "Workload", "workloads")
 }
 
-/// Where the API server has the admission checks of Kueue.
+/// Returns the API resource of Kueue's admission checks.
 pub fn admission_checks() -> ApiResource {
     super::resource(
         "kueue.x-k8s.io",
@@ -86,63 +86,63 @@ pub fn admission_checks() -> ApiResource {
 /// The kinds whose objects may own such a Workload.
 pub const OWNERS: [Kind; 2] = [Kind::Job, Kind::JobSet];
 
-/// The pods of its owner, of whatever kind that is.
+/// Returns the queries for the pods of a Workload's owner, whatever its kind is.
 pub(super) fn pods(uid: &Uid) -> Vec<OwnQuery> {
     vec![pods::of(uid).into(), super::job_set::selector(uid).into()]
 }
 
-/// What its owner is made of, of whatever kind that is.
+/// Returns the queries for the workloads that the owner is made of, whatever its kind is.
 pub(super) fn parts(uid: &Uid) -> Vec<(Kind, OwnQuery)> {
     vec![(Kind::Job, super::job_set::selector(uid).into())]
 }
 
-/// The owner of a Workload: what the user made.
+/// The owner of a Workload, which the user made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Owner {
-    /// Its kind.
+    /// Kind of the owner.
     pub kind: Kind,
-    /// Its name.
+    /// Name of the owner.
     pub name: Arc<str>,
-    /// Its uid.
+    /// Uid of the owner.
     pub uid: Uid,
 }
 
-/// What is known beside a Workload itself, and decides what it means.
+/// The facts from outside a Workload that decide what the Workload means.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Beside {
-    /// The names of the `AdmissionChecks` that are ours.
+    /// The names of the `AdmissionChecks` that this operator answers.
     pub checks: Arc<BTreeSet<String>>,
-    /// The annotations of its owner, as far as they are for users of this operator.
+    /// The annotations of the owner that users of this operator write.
     pub annotations: BTreeMap<String, String>,
-    /// The slots in which it ran last.
+    /// The slots of the Workload's last run.
     pub earlier: Earlier,
 }
 
 /// The slots of a Workload before Kueue evicted it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Earlier {
-    /// Nobody has looked yet.
+    /// Nobody has looked for the slots yet.
     #[default]
     Unknown,
-    /// None that its pods say: none of them is left.
+    /// No pod of the Workload is left that could name slots.
     Nothing,
-    /// These.
+    /// The Workload had these slots.
     Slots {
-        /// As they were granted.
+        /// The slots as they were granted.
         granted: Granted,
-        /// The sessions that held them last.
+        /// The sessions that held the slots last.
         sessions: Vec<SessionId>,
     },
 }
 
 impl Earlier {
-    /// By what was granted, and the sessions that are named beside it, if any.
+    /// Returns the slots of a grant, with the sessions that are reported beside the grant, if any.
     pub fn of(granted: Granted, reported: &[SessionId]) -> Self {
         let sessions = granted.latest(reported);
         Self::Slots { granted, sessions }
     }
 
-    /// The sessions, as an entry says them.
+    /// Returns the sessions as an entry names them.
     fn sessions(&self) -> String {
         match self {
             Self::Slots { sessions, .. } => listed(sessions),
@@ -151,11 +151,11 @@ impl Earlier {
     }
 }
 
-/// The longest texts of annotations that are kept, in bytes: that of the semaphores, and any other. No valid one is as
-/// long.
+/// The greatest length of an annotation that is kept, in bytes: of the one that names the semaphores, and of any other.
+/// No valid annotation is as long.
 const LONGEST: (usize, usize) = (4096, 128);
 
-/// The annotations of an owner that matter beside its Workload: those that users write.
+/// Returns the annotations of an owner that users of this operator write, because they matter to its Workload.
 pub fn annotations(owner: &ObjectMeta) -> BTreeMap<String, String> {
     let all = owner.annotations.iter().flatten();
     let ours = all.filter(|(name, _)| a::OF_USERS.contains(&name.as_str()));
@@ -172,10 +172,10 @@ pub fn annotations(owner: &ObjectMeta) -> BTreeMap<String, String> {
     ours.map(bounded).collect()
 }
 
-/// The owner of a Workload.
+/// Returns the owner of a Workload.
 ///
 /// # Errors
-/// Why it has none that this operator can serve, for people.
+/// The Workload has no owner that this operator can serve. The text says why, for people.
 pub fn owner(object: &Object) -> Result<Owner, String> {
     let known = || {
         let kinds = OWNERS.map(|kind| kind.name().to_string());
@@ -187,7 +187,7 @@ pub fn owner(object: &Object) -> Result<Owner, String> {
     let Some(reference) = controller(&object.metadata) else {
         return Err(format!("no controller owns this Workload. {}", known()));
     };
-    // The API server bounds neither.
+    // The API server bounds neither the name nor the uid in an owner reference.
     if ![&reference.name, &reference.uid]
         .into_iter()
         .all(|name| read::may_be_a_name(name))
@@ -216,7 +216,7 @@ fn controller(metadata: &ObjectMeta) -> Option<&OwnerReference> {
     owners.find(|owner| owner.controller == Some(true))
 }
 
-/// Whether Kueue has what has these labels in one of its queues.
+/// Whether an object with these labels is in one of Kueue's queues.
 pub fn is_in_a_queue(metadata: &ObjectMeta) -> bool {
     let mut labels = metadata.labels.iter();
     labels.any(|labels| labels.contains_key(QUEUE))
@@ -227,10 +227,11 @@ pub fn is_finished(object: &Object) -> bool {
     Workload::of(object).is_ok_and(|workload| workload.is_finished())
 }
 
-/// What Kueue does with a Workload, for people: whoever reads it need not know which admission checks are ours.
+/// Returns what Kueue does with a Workload, for people. The reader need not know which admission checks are the
+/// operator's.
 ///
 /// # Errors
-/// If this is no Workload.
+/// The object is not a Workload.
 pub fn describe(object: &Object) -> serde_json::Result<String> {
     let workload = Workload::of(object)?;
     let conditions = &workload.fields.status.conditions;
@@ -260,13 +261,13 @@ pub fn describe(object: &Object) -> serde_json::Result<String> {
     Ok(format!("Kueue {does}; {asks}"))
 }
 
-/// What of a Workload matters.
+/// The part of a Workload that is needed.
 pub(super) struct Workload<'a> {
     fields: Fields<'a, Spec, State>,
-    /// Its own, with the uid of its owner, and what the owner asks for.
+    /// The Workload's own metadata, but with the uid and the annotations of its owner.
     metadata: ObjectMeta,
     beside: Arc<Beside>,
-    /// Whether Kueue has reset our entries since it last ran, and that is still to be answered.
+    /// Whether Kueue has reset our entries since the Workload last ran, and the operator has not answered that yet.
     is_reset: bool,
 }
 
@@ -308,13 +309,13 @@ struct Entry {
 }
 
 impl Entry {
-    /// The sessions that it says.
+    /// Returns the sessions in the message of the entry.
     fn sessions(&self) -> Option<String> {
         let (_, sessions) = self.message.rsplit_once(SESSIONS)?;
         Some(sessions.to_owned())
     }
 
-    /// In which state it was when Kueue reset it, if nothing was written to it since.
+    /// Returns the state that the entry had when Kueue reset it; `None` if the entry was written since.
     fn before_eviction(&self) -> Option<&str> {
         let before = self.message.strip_prefix(RESET);
         before.filter(|_| self.state == PENDING)
@@ -334,7 +335,7 @@ impl<'a> Workload<'a> {
         let entries = fields.status.admission_checks.iter().flatten();
         let ours = entries.filter(|entry| beside.checks.contains(&entry.name));
         let before = ours.clone().find_map(Entry::before_eviction);
-        // One that was rejected may only have waited.
+        // A Workload that was rejected may have waited without ever running.
         let has_run = match (&beside.earlier, before) {
             (_, None) => false,
             (Earlier::Slots { .. }, Some(_)) => true,
@@ -358,7 +359,7 @@ impl<'a> Workload<'a> {
             annotations: Some(annotations),
             ..ObjectMeta::default()
         };
-        // Its old slots may still be held in Consul. One that asks for none is answered at once.
+        // The slots of the last run may still be held in Consul. A Workload that asks for no slot is answered at once.
         let is_over =
             beside.earlier == Earlier::Nothing && !beside.annotations.contains_key(a::SEMAPHORE);
         Ok(Self {
@@ -369,7 +370,7 @@ impl<'a> Workload<'a> {
         })
     }
 
-    /// Our entries, each with its place.
+    /// Returns our entries, each with its place in the list.
     fn entries(&self) -> impl Iterator<Item = (usize, &Entry)> {
         let entries = self.fields.status.admission_checks.iter().flatten();
         let entries = entries.enumerate();
@@ -382,12 +383,12 @@ impl<'a> Workload<'a> {
         entries.all(|(_, entry)| entry.state == state)
     }
 
-    /// Whether it is done.
+    /// Whether the Workload is done.
     fn is_finished(&self) -> bool {
         self.fields.status.conditions.is("Finished")
     }
 
-    /// Whether it has its quota, and nothing of Kueue's takes it away.
+    /// Whether the Workload has its quota, and Kueue does not take the quota away.
     fn may_run(&self) -> bool {
         let conditions = &self.fields.status.conditions;
         let active = self.fields.spec.active.unwrap_or(true);
@@ -404,7 +405,8 @@ impl Read for Workload<'_> {
         &self.metadata
     }
 
-    /// Also of one that lost its slot or was rejected: its pods count until Kueue has evicted it.
+    /// Returns the annotations in our entry, also if the Workload lost its slot or was rejected: its pods count until
+    /// Kueue has evicted it.
     fn grant(&self) -> Option<&BTreeMap<String, String>> {
         let mut granted = self.entries().filter(|(_, entry)| entry.state != PENDING);
         granted.find_map(|(_, entry)| {
@@ -442,8 +444,9 @@ impl Read for Workload<'_> {
         }
     }
 
-    /// Kueue takes its quota away for a while: it needs the quota for others, or another admission check retries. One that
-    /// is rejected, or made inactive, waits anew if it is made active again.
+    /// Whether Kueue takes the quota away for a while, because it needs the quota for others or because another
+    /// admission check retries. A Workload that was rejected or made inactive is not interrupted: it waits anew if it
+    /// is made active again.
     fn is_interrupted(&self) -> bool {
         let is_open = self.fields.metadata.deletion_timestamp.is_none() && !self.is_finished();
         let active = self.fields.spec.active.unwrap_or(true);
@@ -452,13 +455,14 @@ impl Read for Workload<'_> {
         stays && (!self.may_run() || any_is(RETRY))
     }
 
-    /// Since it has its quota: before that it waits for Kueue.
+    /// Returns when the Workload got its quota, because before that it waits for Kueue.
     fn queued_at(&self, _was_started: bool) -> Option<&Time> {
         let reserved = self.fields.status.conditions.get("QuotaReserved")?;
         reserved.last_transition_time.as_ref()
     }
 
-    /// The operator writes nothing but its own entries in the status.
+    /// Returns the traits of a Workload. It bears no record, because the operator writes only its own entries in the
+    /// status.
     fn traits(&self) -> Traits {
         Traits {
             bears_a_record: false,
@@ -473,7 +477,8 @@ impl Read for Workload<'_> {
         graces.max().unwrap_or_else(|| read::grace(None))
     }
 
-    /// Kueue has several Workloads for an elastic Job, which run at once.
+    /// Returns why a slice of an elastic Job can't wait: Kueue has several Workloads for such a Job, and they run at
+    /// once.
     fn unfit(&self) -> Option<String> {
         let annotations = self.fields.metadata.annotations.as_ref()?;
         let is_elastic = annotations.get(ELASTIC).is_some_and(|it| it == "true");
@@ -499,7 +504,7 @@ const READY: &str = "Ready";
 const RETRY: &str = "Retry";
 const REJECTED: &str = "Rejected";
 
-/// What to send for a write that the engine asks for.
+/// Returns the request for a write that the engine asks for.
 pub(super) fn request(write: &Write, shape: &Shape, now: jiff::Timestamp) -> Option<Request> {
     let change = Change::of(write.target(), shape, now)?;
     let request = match write {
@@ -515,7 +520,7 @@ pub(super) fn request(write: &Write, shape: &Shape, now: jiff::Timestamp) -> Opt
     Some(request)
 }
 
-/// What stops one that runs though no grant started it.
+/// Returns the request that stops a Workload that runs although no grant started it.
 pub(super) fn stop(workload: &Target, shape: &Shape, now: jiff::Timestamp) -> Option<Request> {
     let change = Change::of(workload, shape, now)?;
     Some(change.retry("it ran without a slot"))
@@ -544,7 +549,7 @@ impl<'a> Change<'a> {
         })
     }
 
-    /// The same in other words.
+    /// Changes only the message of our entries.
     fn says(mut self, message: &str) -> Request {
         for place in self.places {
             let at = format!("/status/admissionChecks/{place}/message");
@@ -563,7 +568,7 @@ impl<'a> Change<'a> {
         self.says(message)
     }
 
-    /// None of them says any more that it is to run, nor in which slots.
+    /// Returns our entries to Pending. None of them then lets the Workload run or names slots for its pods.
     fn give_back(mut self, sessions: &[SessionId]) -> Request {
         for place in self.places {
             let at = format!("/status/admissionChecks/{place}/podSetUpdates");
@@ -576,7 +581,7 @@ impl<'a> Change<'a> {
         self.to(PENDING, &format!("it gave its slots back{named}"))
     }
 
-    /// The time of the change is also when Kueue's pause begins.
+    /// Asks Kueue to evict the Workload. Kueue's pause begins at the time of the change.
     fn retry(mut self, message: &str) -> Request {
         for place in self.places {
             let at = format!("/status/admissionChecks/{place}/requeueAfterSeconds");
@@ -585,8 +590,8 @@ impl<'a> Change<'a> {
         self.to(RETRY, message)
     }
 
-    /// The first of our entries writes the sequencers where the pods read them: what two entries write alike, Kueue
-    /// refuses.
+    /// Lets the Workload start. Only the first of our entries writes the sequencers for the pods, because Kueue refuses
+    /// the same update from two entries.
     fn start(mut self, start: &Start, shape: &Shape) -> Request {
         if let (Shape::Checks { pod_sets, .. }, Some(first)) = (shape, self.places.first()) {
             let update = |name: &Arc<str>| {
@@ -604,7 +609,7 @@ impl<'a> Change<'a> {
     }
 }
 
-/// A Workload that our admission check is asked about.
+/// A Workload for which our admission check is asked.
 #[derive(Debug)]
 pub struct Asked {
     target: Target,
@@ -616,10 +621,10 @@ pub struct Asked {
 }
 
 impl Asked {
-    /// Reads it; `None` if no admission check of ours is asked.
+    /// Reads a Workload; `None` if no admission check of ours is asked.
     ///
     /// # Errors
-    /// If this is no Workload.
+    /// The object is not a Workload.
     pub fn of(object: &Object) -> serde_json::Result<Option<Self>> {
         let workload = Workload::of(object)?;
         let said = workload.entries().map(|(_, entry)| entry.message.clone());
@@ -644,33 +649,33 @@ impl Asked {
         }))
     }
 
-    /// Which Workload it is, with the uid of its owner.
+    /// Returns which Workload this is, with the uid of its owner.
     pub fn target(&self) -> &Target {
         &self.target
     }
 
-    /// Whether Kueue waits for our answer, and no pod of an earlier run is in the way of it.
+    /// Whether Kueue waits for our answer, and no pod of an earlier run delays it.
     pub fn waits(&self) -> bool {
         self.waits
     }
 
-    /// Whether it is done.
+    /// Whether the Workload is done.
     pub fn is_finished(&self) -> bool {
         self.is_finished
     }
 
-    /// Whether it was evicted, and its pods must be asked in which slots they run.
+    /// Whether the Workload was evicted and the slots in which its pods run must be found on the pods.
     pub fn looks_back(&self) -> bool {
         self.looks_back
     }
 
-    /// It needs no slot.
+    /// Returns the request that says that the Workload needs no slot.
     pub fn ready(&self, now: jiff::Timestamp) -> Option<Request> {
         let change = Change::of(&self.target, &self.shape, now)?;
         Some(change.to(READY, "its owner asks for no slot"))
     }
 
-    /// It waits on, for this reason; `None` if it says so already.
+    /// Returns the request that says why the Workload waits on; `None` if its entries say so already.
     pub fn pending(&self, why: &str, now: jiff::Timestamp) -> Option<Request> {
         if self.said.iter().all(|said| said == why) {
             return None;
@@ -683,7 +688,7 @@ impl Asked {
 /// An `AdmissionCheck` that this controller is to answer.
 #[derive(Debug)]
 pub struct Check {
-    /// Its name.
+    /// Name of the check.
     pub name: String,
     version: Option<String>,
     generation: Option<i64>,
@@ -705,10 +710,10 @@ struct CheckStatus {
 }
 
 impl Check {
-    /// Reads it; `None` if it is another controller's.
+    /// Reads a check; `None` if it belongs to another controller.
     ///
     /// # Errors
-    /// If this is no `AdmissionCheck`.
+    /// The object is not an `AdmissionCheck`.
     pub fn of(object: &Object) -> serde_json::Result<Option<Self>> {
         let Fields {
             metadata,
@@ -725,7 +730,8 @@ impl Check {
         }))
     }
 
-    /// The merge patch of its status that says at `now` that this controller works; `None` if it says so already.
+    /// Returns the merge patch of the check's status that says at `now` that this controller works; `None` if the
+    /// status says so already.
     pub fn active(&self, now: jiff::Timestamp) -> Option<Value> {
         let message = if self.has_parameters {
             "consul-semaphore-operator answers this check, and ignores its parameters: it knows none"

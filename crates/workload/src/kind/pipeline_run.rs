@@ -5,9 +5,9 @@
 //! | hold | `spec.status: PipelineRunPending`, only before it starts. |
 //! | finished | condition `Succeeded` is not Unknown; pods may be left |
 //! | metadata that reaches pods | its own |
-//! | pods | the label `tekton.dev/pipelineRunUID`; of nested runs only the holder label, which Tekton copies |
+//! | pods | the label `tekton.dev/pipelineRunUID`; pods of nested runs have only the holder label, which Tekton copies |
 //! | stopped while it runs | no: it is ended |
-//! | failed | `spec.status: Cancelled`; of nested ones that run, `StoppedRunFinally`, and the runs in them end, too |
+//! | failed | `spec.status: Cancelled`; nested runs get `StoppedRunFinally`, and the runs in them end, too |
 
 use consul_semaphore::{Uid, engine::Write};
 use kube_core::ApiResource;
@@ -29,7 +29,7 @@ const WORDS: Words = Words {
     cancelled: "Cancelled",
 };
 
-/// Where the API server has it.
+/// Returns the API resource of PipelineRuns.
 pub(super) fn resource() -> ApiResource {
     super::resource("tekton.dev", "v1", "PipelineRun", "pipelineruns")
 }
@@ -40,7 +40,7 @@ pub(super) fn pods(uid: &Uid) -> Vec<OwnQuery> {
     vec![own.into(), pods::of(uid).into()]
 }
 
-/// Reads one.
+/// Reads a `PipelineRun`.
 pub(super) fn read(object: &Object) -> serde_json::Result<Run<'_>> {
     Ok(Run {
         kind: Kind::PipelineRun,
@@ -49,7 +49,7 @@ pub(super) fn read(object: &Object) -> serde_json::Result<Run<'_>> {
     })
 }
 
-/// What to send for a write that the engine asks for.
+/// Returns the request for a write that the engine asks for.
 pub(super) fn request(write: &Write, shape: &Shape) -> Option<Request> {
     WORDS.request(write, shape)
 }

@@ -1,4 +1,4 @@
-//! Pod, if nothing else owns it.
+//! Pod that nothing else owns.
 //!
 //! | question | answer |
 //! |---|---|
@@ -32,15 +32,15 @@ use crate::{
     shape::Shape,
 };
 
-/// The gate that holds it.
+/// The scheduling gate that holds a Pod.
 const GATE: &str = "consul-semaphore.io/slot";
 
-/// Where the API server has it.
+/// Returns the API resource of Pods.
 pub(super) fn resource() -> ApiResource {
     super::resource("", "v1", "Pod", "pods")
 }
 
-/// Itself.
+/// Returns the query for the Pod itself.
 pub(super) fn pods(uid: &Uid) -> Vec<OwnQuery> {
     let labels = pods::of(uid);
     let which = Which::Itself(uid.clone());
@@ -49,7 +49,7 @@ pub(super) fn pods(uid: &Uid) -> Vec<OwnQuery> {
 
 pub(super) type Pod<'a> = Fields<'a, Spec, State>;
 
-/// What matters of its spec.
+/// The part of a Pod's spec that is needed.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(super) struct Spec {
@@ -64,7 +64,7 @@ struct Gate {
     name: String,
 }
 
-/// What matters of its status.
+/// The part of a Pod's status that is needed.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct State {
@@ -72,7 +72,7 @@ pub(super) struct State {
 }
 
 impl Pod<'_> {
-    /// The place of our gate among its gates.
+    /// Returns the place of our gate in the list of gates.
     fn gate(&self) -> Option<usize> {
         let mut gates = self.spec.scheduling_gates.iter().flatten();
         gates.position(|gate| gate.name == GATE)
@@ -119,11 +119,11 @@ impl Read for Pod<'_> {
     }
 }
 
-/// What to send for a write that the engine asks for.
+/// Returns the request for a write that the engine asks for.
 pub(super) fn request(write: &Write, shape: &Shape) -> Option<Request> {
     let request = match write {
         Write::Start(write) => start(write, shape)?,
-        // It can't be held again.
+        // A Pod can't be held again once it runs.
         Write::Suspend(_) => return None,
         Write::GiveBack(write) => give_back(write),
         Write::Rename(write) => rename(write),
@@ -135,8 +135,8 @@ pub(super) fn request(write: &Write, shape: &Shape) -> Option<Request> {
     Some(request)
 }
 
-/// One patch removes the gate, and writes the sequencers of its slots into its metadata. It may have no labels yet, but
-/// the one by which it is watched.
+/// Starts the Pod. One patch removes the gate and writes the sequencers of its slots into its metadata. The map of
+/// labels exists, because a Pod that waits has at least the label by which it is watched.
 fn start(start: &Start, shape: &Shape) -> Option<Request> {
     let Shape::Gate(place) = shape else {
         return None;
@@ -148,7 +148,7 @@ fn start(start: &Start, shape: &Shape) -> Option<Request> {
     Some(Request::Json(patch.into_value()))
 }
 
-/// It has no node, so nobody else writes its status.
+/// Makes the Pod fail by its status. The Pod has no node, so nobody else writes its status.
 fn fail(fail: &Fail) -> Request {
     let mut patch = JsonPatch::of(&fail.workload);
     patch.add("/status/phase", &json!("Failed"));

@@ -1,4 +1,4 @@
-//! A kind of workload as data: what the other files of this folder say in code.
+//! A kind of workload as data. A row says as data what the other files of this folder say in code.
 //!
 //! | file | subject |
 //! |---|---|
@@ -28,13 +28,13 @@ use crate::{
     yaml,
 };
 
-/// How large the text of a row may be, in bytes.
+/// The greatest size of the text of a row, in bytes.
 const MOST_BYTES: usize = 16 * 1024;
 
-/// How many items each list of a row may have.
+/// The greatest number of items in each list of a row.
 const MOST_ITEMS: usize = 16;
 
-/// How long a name may be, in bytes.
+/// The greatest length of a name, in bytes.
 const MOST_NAME: usize = 63;
 
 /// A kind of workload, as data.
@@ -47,16 +47,16 @@ pub struct Row {
     kind: String,
     /// Name of the kind in URLs.
     plural: String,
-    /// How it is held, and when it has ended.
+    /// How a workload is held, and when it has ended.
     pub life: Life,
-    /// Where its pods are.
+    /// Where the pods of a workload are.
     pub pods: Pods,
-    /// What says that something else than its own controller runs it.
+    /// The field that says that something other than the kind's own controller runs a workload.
     pub managed_by: Option<ManagedBy>,
-    /// What an object must be like to be held at all.
+    /// Conditions that a workload must meet to be held at all.
     #[serde(default)]
     pub requires: Vec<Requirement>,
-    /// The least version of its controller, for people, as in `Spark operator 2.4`.
+    /// The least version of the kind's controller, for people, as in `Spark operator 2.4`.
     pub needs: Option<String>,
 }
 
@@ -64,24 +64,24 @@ pub struct Row {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Life {
-    /// What holds it. It can be held again while it runs: its controller then ends its pods.
+    /// The field that holds a workload. A workload can be held again while it runs; its controller then ends its pods.
     pub hold: Hold,
-    /// What shows that its controller has seen the hold: any of these.
+    /// Facts of which any shows that the controller has seen the hold.
     pub suspended: Vec<Check>,
-    /// What shows that it has ended: any of these.
+    /// Facts of which any shows that the workload has ended.
     pub finished: Vec<Check>,
-    /// Whether the same object may run again after that.
+    /// Whether the same object may run again after it has ended.
     #[serde(default)]
     pub runs_again: bool,
-    /// What its status is to say of one that fails while it is held. Without this it is put on hold instead.
+    /// How the status says that a workload failed while it was held. Without this the workload is put on hold instead.
     pub failed: Option<Failed>,
 }
 
-/// What holds a kind.
+/// The field that holds a workload.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Hold {
-    /// The field of the spec.
+    /// Path of the field in the spec.
     pub path: Path,
     /// Value of the field while the workload is held.
     pub held: Scalar,
@@ -101,7 +101,7 @@ pub enum Check {
     Present(Path),
 }
 
-/// The same, as it is written.
+/// A [`Check`] as it is written in a row.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 struct CheckFields {
@@ -138,13 +138,13 @@ impl TryFrom<CheckFields> for Check {
     }
 }
 
-/// What a status says of a workload that failed.
+/// The parts of a status that say that a workload failed.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Failed {
-    /// A condition that is True.
+    /// A condition that becomes True.
     pub condition: Option<FailedCondition>,
-    /// Fields of the status, and their values. Their parents are there while it is held.
+    /// Fields of the status and their values. The parents of these fields exist while the workload is held.
     #[serde(default)]
     pub fields: BTreeMap<Path, Value>,
 }
@@ -156,7 +156,8 @@ pub struct FailedCondition {
     /// Type of the condition.
     #[serde(rename = "type")]
     pub type_: String,
-    /// Its reason: why the operator ended it, if its controller does not demand another one.
+    /// Reason of the condition. By default it is why the operator ended the workload, but a controller may demand
+    /// another reason.
     #[serde(default = "Value::reason")]
     pub reason: Value,
 }
@@ -165,24 +166,25 @@ pub struct FailedCondition {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Pods {
-    /// The maps with the `labels` and `annotations` that its pods get.
+    /// The paths to the maps that contain the `labels` and `annotations` of the pods.
     #[serde(default)]
     pub metadata: Vec<Path>,
-    /// Fields that say for how many seconds its pods may go on terminating.
+    /// Fields with the number of seconds that the pods may take to terminate.
     #[serde(default)]
     pub grace: Vec<Path>,
-    /// More label selectors of its pods.
+    /// Further label selectors of the pods.
     #[serde(default)]
     pub labels: Vec<Selector>,
-    /// Label selectors of the Jobs by which it makes pods: while one of these may run, more pods may come.
+    /// Label selectors of the Jobs that make the pods. While one of these Jobs may run, more pods may come.
     #[serde(default)]
     pub jobs: Vec<Selector>,
-    /// The same of Jobs whose pods get what `metadata` names. Other Jobs may have these labels, too.
+    /// Label selectors of Jobs that make the pods and whose pods get the labels of `metadata`. Other Jobs may have the
+    /// selected labels, too.
     #[serde(default)]
     pub jobs_with_holder: Vec<Selector>,
 }
 
-/// What says that something else than a kind's own controller runs it.
+/// The field that says that something other than the kind's own controller runs a workload.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ManagedBy {
@@ -192,21 +194,21 @@ pub struct ManagedBy {
     pub own: String,
 }
 
-/// What a field of an object must be for it to be held.
+/// The demand on a field of a workload that is to be held.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Requirement {
-    /// The field.
+    /// Path of the field.
     pub path: Path,
-    /// One of these must be there; empty: the field must be absent.
+    /// The allowed values. If there are none, the field must be absent.
     pub one_of: Vec<Scalar>,
-    /// Whether it may be absent, too.
+    /// Whether the field may also be absent.
     #[serde(default)]
     pub optional: bool,
 }
 
 impl Requirement {
-    /// What it demands, for people.
+    /// Returns what the requirement demands, for people.
     pub fn title(&self) -> String {
         let values: Vec<String> = self.one_of.iter().map(ToString::to_string).collect();
         let path = &self.path;
@@ -218,7 +220,7 @@ impl Requirement {
     }
 }
 
-/// A label selector with `{name}` and `{uid}` for those of a workload.
+/// A label selector in which `{name}` and `{uid}` stand for the name and uid of a workload.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
 #[serde(try_from = "String")]
 pub struct Selector(String);
@@ -247,7 +249,7 @@ impl TryFrom<String> for Selector {
 }
 
 impl Selector {
-    /// The selector of what belongs to the workload of this name and uid; `None` if no label can have such a value.
+    /// Returns the selector for the workload of this name and uid; `None` if a label can't have such a value.
     fn of(&self, name: &str, uid: &str) -> Option<String> {
         let selector = self.0.replace("{name}", name).replace("{uid}", uid);
         let mut labels = selector.split(',');
@@ -259,7 +261,7 @@ impl Selector {
     }
 }
 
-/// Why a text is no row. It says which field is wrong, and what is allowed.
+/// The reason why a text is not a row. It says which field is wrong, and what is allowed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct RowError(String);
@@ -272,7 +274,7 @@ pub(super) static BUILT_IN: LazyLock<Vec<Kind>> = LazyLock::new(|| {
         include_str!("rows/mpijobs.yaml"),
         include_str!("rows/sparkapplications.yaml"),
     ];
-    // A test shows that each is one.
+    // A test shows that each of the texts is a row.
     let rows = texts.into_iter().filter_map(|text| Row::parse(text).ok());
     rows.map(Kind::from).collect()
 });
@@ -281,7 +283,7 @@ impl Row {
     /// Reads a row from YAML.
     ///
     /// # Errors
-    /// If it is none.
+    /// The text is not a row, or a field of the row has a value that is not allowed.
     pub fn parse(text: &str) -> Result<Self, RowError> {
         if text.len() > MOST_BYTES {
             let bytes = text.len();
@@ -296,7 +298,7 @@ impl Row {
         }
     }
 
-    /// What is wrong with it although each field can be read.
+    /// Returns what is wrong with the row although each field can be read.
     fn mistake(&self) -> Option<Mistake> {
         let Self {
             api_version,
@@ -348,18 +350,18 @@ impl Row {
         own.or_else(|| life.mistake()).or_else(|| pods.mistake())
     }
 
-    /// The name of the kind.
+    /// Returns the name of the kind.
     pub fn kind(&self) -> &str {
         &self.kind
     }
 
-    /// Where the API server has it.
+    /// Returns the API resource of the kind.
     pub(super) fn resource(&self) -> ApiResource {
         let (group, version) = self.api_version.split_once('/').unwrap_or_default();
         super::resource(group, version, &self.kind, &self.plural)
     }
 
-    /// The pods of such a workload.
+    /// Returns the queries for the pods of such a workload.
     pub(super) fn pods(&self, workload: &Identity) -> Vec<OwnQuery> {
         let maker = self.maker(&workload.uid);
         let of_name = selectors(&self.pods.labels, workload);
@@ -368,7 +370,7 @@ impl Row {
         [held].into_iter().chain(of_name).collect()
     }
 
-    /// The Jobs by which such a workload makes pods.
+    /// Returns the queries for the Jobs that make the pods of such a workload.
     pub(super) fn parts(&self, workload: &Identity) -> Vec<(Kind, OwnQuery)> {
         let maker = self.maker(&workload.uid);
         let jobs = selectors(&self.pods.jobs, workload);
@@ -391,14 +393,15 @@ impl Row {
         }
     }
 
-    /// Whether such a workload makes its pods by way of a `JobSet`, which stands between it and its Jobs.
+    /// Whether such a workload makes its pods through a `JobSet`, which stands between the workload and its Jobs.
     pub fn makes_job_sets(&self) -> bool {
         let mut jobs = self.pods.jobs.iter();
         jobs.any(|Selector(labels)| labels.starts_with("jobset.sigs.k8s.io/"))
     }
 }
 
-/// What these select for a workload. It waits only if each of them can select something.
+/// Returns the selectors of a row for a workload, without those that no label can match. A workload for which one of
+/// `labels` or `jobs` is left out does not wait, because [`Listed`] finds it unfit.
 fn selectors(all: &[Selector], workload: &Identity) -> impl Iterator<Item = String> {
     let (name, uid) = (&workload.workload, workload.uid.as_ref());
     all.iter()
@@ -492,22 +495,22 @@ impl Pods {
     }
 }
 
-/// A field, and what is allowed there.
+/// A field, and the values that are allowed in it.
 type Mistake = (&'static str, &'static str);
 
-/// The first of these that is not so.
+/// Returns the field of the first fact that does not hold.
 fn first<const N: usize>(facts: [(bool, &'static str, &'static str); N]) -> Option<Mistake> {
     let mut facts = facts.into_iter();
     facts.find_map(|(so, field, allowed)| (!so).then_some((field, allowed)))
 }
 
-/// Whether this is a name of letters, digits and these other characters.
+/// Whether a text is a name of 1 to 63 letters, digits and these other characters.
 fn is_name(text: &str, more: &str) -> bool {
     let usual = |c: char| c.is_ascii_alphanumeric() || more.contains(c);
     (1..=MOST_NAME).contains(&text.len()) && text.chars().all(usual)
 }
 
-/// The beginning of a text of a user.
+/// Returns the beginning of a text that a user wrote.
 fn shown(text: &str) -> String {
     text.chars().take(MOST_NAME).collect()
 }

@@ -29,7 +29,7 @@ const WORDS: Words = Words {
     cancelled: "TaskRunCancelled",
 };
 
-/// Where the API server has it.
+/// Returns the API resource of TaskRuns.
 pub(super) fn resource() -> ApiResource {
     super::resource("tekton.dev", "v1", "TaskRun", "taskruns")
 }
@@ -44,7 +44,7 @@ pub(super) fn pods(uid: &Uid) -> Vec<OwnQuery> {
     vec![by_holder, by_uid.into()]
 }
 
-/// Reads one.
+/// Reads a `TaskRun`.
 pub(super) fn read(object: &Object) -> serde_json::Result<Run<'_>> {
     Ok(Run {
         kind: Kind::TaskRun,
@@ -53,7 +53,7 @@ pub(super) fn read(object: &Object) -> serde_json::Result<Run<'_>> {
     })
 }
 
-/// What to send for a write that the engine asks for.
+/// Returns the request for a write that the engine asks for.
 pub(super) fn request(write: &Write, shape: &Shape) -> Option<Request> {
     WORDS.request(write, shape)
 }

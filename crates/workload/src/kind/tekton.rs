@@ -1,4 +1,4 @@
-//! What `PipelineRun` and `TaskRun` have in common.
+//! The parts that `PipelineRun` and `TaskRun` have in common.
 
 use consul_semaphore::{
     Phase, Traits,
@@ -35,14 +35,14 @@ pub(super) struct Words {
     pub(super) cancelled: &'static str,
 }
 
-/// A run, and which kind of one.
+/// A run of either kind.
 pub(super) struct Run<'a> {
     pub(super) kind: Kind,
     pub(super) words: &'static Words,
     pub(super) fields: Fields<'a, Spec, State>,
 }
 
-/// What matters of its spec.
+/// The part of a run's spec that is needed.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(super) struct Spec {
@@ -50,7 +50,7 @@ pub(super) struct Spec {
     managed_by: Option<String>,
 }
 
-/// What matters of its status.
+/// The part of a run's status that is needed.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(super) struct State {
@@ -87,12 +87,12 @@ impl Read for Run<'_> {
         if metadata.deletion_timestamp.is_some() {
             return Phase::Deleting;
         }
-        // It can't be pending again once it has started.
+        // A run can't be pending again once it has started.
         let pending = spec.status.as_deref() == Some(self.words.pending);
         if pending && status.start_time.is_none() {
             return Phase::Idle;
         }
-        // It was cancelled before it could start, and makes no pods.
+        // The operator cancelled the run before it could start, so it makes no pods.
         if read::is_failing(metadata) && !granted && status.start_time.is_none() {
             return Phase::Stopping;
         }
@@ -126,11 +126,11 @@ impl Read for Run<'_> {
 }
 
 impl Words {
-    /// What to send for a write that the engine asks for.
+    /// Returns the request for a write that the engine asks for.
     pub(super) fn request(&self, write: &Write, shape: &Shape) -> Option<Request> {
         let request = match write {
             Write::Start(write) => start(write),
-            // It can't be held again.
+            // A run can't be held again once it has started.
             Write::Suspend(_) => return None,
             Write::GiveBack(write) => give_back(write),
             Write::Rename(write) => rename(write),
@@ -149,8 +149,9 @@ impl Words {
     }
 }
 
-/// The word for `spec.status` of a `PipelineRun` that is to make nothing more, except what it does finally. One that is
-/// made of others is never Cancelled: Tekton cancels only `TaskRuns` of it, and tries that for ever.
+/// The value of `spec.status` for a `PipelineRun` that is to make nothing more than its finally tasks. A run that is
+/// made of other `PipelineRuns` is never Cancelled, because Tekton cancels only its `TaskRuns` and goes on trying for
+/// ever.
 const STOPPED: &str = "StoppedRunFinally";
 
 fn end(target: &Target, annotations: &Value, status: &str) -> Request {
@@ -160,8 +161,8 @@ fn end(target: &Target, annotations: &Value, status: &str) -> Request {
     }))
 }
 
-/// What ends the runs that one is made of, at any depth: they have a copy of its holder label. The inner ones make
-/// nothing more then.
+/// Returns how to end the runs that a run is made of, at any depth. They have a copy of its holder label. The inner
+/// PipelineRuns then make nothing more.
 pub(super) fn ends_below(workload: &Target, shape: &Shape) -> Vec<EndBelow> {
     if *shape != Shape::Nested {
         return Vec::new();

@@ -7,9 +7,10 @@
 //! | metadata that reaches pods | `spec.podMetadata` |
 //! | pods | the holder label, which a copy's pods have, too; or the label with its name, and its uid among their owners |
 //! | stopped while it runs | no: it is ended |
-//! | failed | `spec.shutdown: Terminate`, without `spec.suspend`; so is one that its user shuts down while it waits |
+//! | failed | `spec.shutdown: Terminate`, without `spec.suspend`; also for one that its user shuts down while it waits |
 //!
-//! To Argo a Workflow that waits is Running: it holds the locks of `spec.synchronization`, and its deadline runs.
+//! Argo considers a Workflow that waits to be Running: the Workflow holds the locks of `spec.synchronization`, and its
+//! deadline runs.
 
 use consul_semaphore::{
     Identity, Phase, Traits,
@@ -37,10 +38,10 @@ use crate::{
 /// The least version that is known to work, for people.
 pub(super) const LEAST: &str = "Argo Workflows 3.7";
 
-/// What `status.progress` says before there is anything to do.
+/// The value of `status.progress` before there is anything to do.
 const NOTHING_YET: &str = "0/0";
 
-/// Where the API server has it.
+/// Returns the API resource of Workflows.
 pub(super) fn resource() -> ApiResource {
     super::resource("argoproj.io", "v1alpha1", "Workflow", "workflows")
 }
@@ -61,7 +62,7 @@ pub(super) fn pods(workload: &Identity) -> Vec<OwnQuery> {
 
 pub(super) type Workflow<'a> = Fields<'a, Spec, State>;
 
-/// What matters of its spec.
+/// The part of a Workflow's spec that is needed.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(super) struct Spec {
@@ -71,28 +72,29 @@ pub(super) struct Spec {
     active_deadline_seconds: Option<IgnoredAny>,
 }
 
-/// What matters of its status.
+/// The part of a Workflow's status that is needed.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(super) struct State {
     phase: Option<String>,
     progress: Option<String>,
-    /// Its spec together with that of the `WorkflowTemplate` that it refers to, as soon as Argo has read that.
+    /// The Workflow's spec, merged with the spec of the `WorkflowTemplate` that it refers to. Argo writes it once it
+    /// has read the template.
     stored_workflow_template_spec: Option<Spec>,
 }
 
-/// Why one that its user shuts down while it waits fails, as the annotation of one that is to fail says it.
+/// The reason in the annotation of a Workflow that its user shut down while it waited, and that therefore fails.
 const SHUT_DOWN: &str = "ShutDown";
 
 impl Workflow<'_> {
-    /// Whether it has made nothing yet, and is held.
+    /// Whether the Workflow is suspended and has made nothing yet.
     fn is_held(&self) -> bool {
         let progress = self.status.progress.as_deref().unwrap_or_default();
         let is_new = matches!(progress, "" | NOTHING_YET);
         self.spec.suspend == Some(true) && is_new
     }
 
-    /// What Argo does for it while it waits as if it ran, for its users.
+    /// Returns what Argo does with the Workflow while it waits, as if it ran; for its users.
     fn caution(&self) -> Option<String> {
         let stored = self.status.stored_workflow_template_spec.as_ref();
         let specs = || [&self.spec].into_iter().chain(stored);
@@ -114,10 +116,10 @@ impl Workflow<'_> {
     }
 }
 
-/// The warning for the users of one that waits, if waiting has effects that they may not expect.
+/// Returns the warning for the users of a Workflow that waits, if waiting has effects that they may not expect.
 ///
 /// # Errors
-/// If it is no Workflow.
+/// The object can't be read as a Workflow.
 pub(super) fn caution(object: &Object) -> serde_json::Result<Option<String>> {
     let workflow = Workflow::of(object)?;
     let waits = workflow.phase(false) == Phase::Idle;
@@ -141,15 +143,15 @@ impl Read for Workflow<'_> {
         if self.metadata.deletion_timestamp.is_some() {
             return Phase::Deleting;
         }
-        // Whoever suspends it later has it go on with the pods that it has.
+        // A Workflow that is suspended later goes on with the pods that it has.
         if granted {
             return Phase::Running;
         }
         match &self.spec.shutdown {
             None if self.is_held() => Phase::Idle,
-            // Its user wants no slot for it any more.
+            // The user no longer wants a slot for the Workflow.
             Some(_) if self.is_held() => Phase::Stopping,
-            // It was shut down before it could start, and makes no pods, unless `argo retry` runs it again.
+            // The Workflow was shut down before it could start. It makes no pods unless `argo retry` runs it again.
             Some(_) if read::is_failing(self.metadata) => Phase::Stopping,
             _ => Phase::Running,
         }
@@ -173,11 +175,11 @@ impl Read for Workflow<'_> {
     }
 }
 
-/// What to send for a write that the engine asks for.
+/// Returns the request for a write that the engine asks for.
 pub(super) fn request(write: &Write) -> Option<Request> {
     let request = match write {
         Write::Start(write) => start(write),
-        // It can't be held again.
+        // A Workflow can't be held again once it has started.
         Write::Suspend(_) => return None,
         Write::GiveBack(write) => give_back(write),
         Write::Rename(write) => rename(write),
@@ -189,7 +191,7 @@ pub(super) fn request(write: &Write) -> Option<Request> {
     Some(request)
 }
 
-/// One patch unsuspends it, and writes the sequencers of its slots where its pods read them.
+/// Starts the Workflow. One patch unsuspends it and writes the sequencers of its slots where its pods read them.
 fn start(start: &Start) -> Request {
     Request::Patch(json!({
         "metadata": metadata(&start.workload, &record(start).into()),
@@ -203,14 +205,16 @@ fn start(start: &Start) -> Request {
     }))
 }
 
-/// Ends one that its user shut down while it waited: Argo does nothing about it while it is suspended. No exit handler
-/// of it runs, as `Stop` would have it: that would be a pod without a slot.
+/// Ends a Workflow that its user shut down while it waited, because Argo does nothing about the shutdown while the
+/// Workflow is suspended. The value `Stop` would run its exit handler, in a pod without a slot, so it is replaced by
+/// `Terminate`.
 pub(super) fn shut_down(target: &Target, shape: &Shape) -> Option<Request> {
     let annotations = json!({ (a::FAILED): SHUT_DOWN });
     (*shape == Shape::ShutDown).then(|| fail(target, &annotations))
 }
 
-/// Argo shuts down nothing that is suspended, and a user may suspend one that runs.
+/// Makes a Workflow fail. The patch unsuspends it, because a user may have suspended it while it ran, and Argo shuts
+/// down no Workflow that is suspended.
 fn fail(target: &Target, annotations: &Value) -> Request {
     Request::Patch(json!({
         "metadata": metadata(target, annotations),

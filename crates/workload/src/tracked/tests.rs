@@ -6,8 +6,8 @@ use super::*;
 use crate::{Object, read::SCHEDULED};
 
 proptest! {
-    /// A workload in any state that a controller may leave behind: either what is read of it makes sense, or nothing
-    /// is read.
+    /// A workload may be in any state that a controller can leave behind. Either what is read of it makes sense, or
+    /// nothing is read.
     #[test]
     fn any_workload_is_read(
         on_job in texts_for_all(),
@@ -45,7 +45,7 @@ proptest! {
     }
 }
 
-/// A text for each of the known names.
+/// Generates a text for each of the known names.
 fn texts_for_all() -> impl Strategy<Value = serde_json::Map<String, Value>> {
     let names = annotations::OF_USERS
         .into_iter()
@@ -62,7 +62,7 @@ fn read(value: Value) -> Option<TrackedWorkload> {
     TrackedWorkload::read(&serde_json::from_value(value).unwrap(), Moment::default())
 }
 
-/// A workload that waits, with these changes.
+/// Returns a workload that waits, with these changes.
 fn waiting(change: impl FnOnce(&mut Value)) -> Value {
     let mut workload = json!({
         "metadata": {
@@ -151,7 +151,7 @@ fn a_job_that_was_made_to_fail_is_left_alone_while_it_gets_no_pods() {
         (Phase::Running, true, true),
         "it is suspended"
     );
-    // A copy of it is like any other that is suspended.
+    // A copy of the workload is like any other suspended workload.
     let copy = read(waiting(|workload| {
         workload["metadata"]["annotations"][annotations::FAILED] = json!("WaitTimedOut");
         workload["spec"]["parallelism"] = json!(0);
@@ -248,7 +248,7 @@ fn standings() {
     }
 }
 
-/// As before Kubernetes 1.36.
+/// Before Kubernetes 1.36 a suspended Job keeps its start time.
 #[test]
 fn a_suspended_job_is_asked_about_while_it_has_a_start_time() {
     let suspended = |change: fn(&mut Value)| {
@@ -284,7 +284,7 @@ fn unsuspended_by_someone_it_runs_once_its_status_shows_it() {
     let shown =
         unsuspended(|workload| workload["status"]["conditions"][0]["status"] = json!("False"));
     assert_eq!(shown, Phase::Running);
-    // Made running, it was never at rest; started by a grant, it is no longer at rest.
+    // A Job that was made running was never at rest, and a Job that a grant started is no longer at rest.
     assert_eq!(
         unsuspended(|workload| workload["status"] = json!({})),
         Phase::Running
@@ -299,7 +299,7 @@ fn unsuspended_by_someone_it_runs_once_its_status_shows_it() {
     assert_eq!(granted, Phase::Running);
 }
 
-/// Its status may be from before its start, so that it has pods all the same.
+/// The status of such a Job may be from before its start, so the Job may have pods all the same.
 #[test]
 fn a_suspended_job_that_lost_its_slot_may_have_pods() {
     let suspended = |change: fn(&mut Value)| {
@@ -315,9 +315,9 @@ fn a_suspended_job_that_lost_its_slot_may_have_pods() {
     };
     let lost = suspended(|_| {});
     assert!(lost.workload.phase == Phase::Idle && lost.may_have_pods());
-    // Its status counts them.
+    // The status counts the pods.
     assert!(!suspended(|workload| workload["status"]["active"] = json!(1)).may_have_pods());
-    // Its user suspended it: its contender stays until a LIST shows that none is left.
+    // The user suspended the Job, so its contender stays until a LIST shows that no pod is left.
     let by_its_user = suspended(|workload| {
         workload["metadata"]["annotations"][annotations::SESSION] = json!("s");
     });
@@ -383,7 +383,7 @@ fn a_malformed_annotation_is_kept_with_its_error() {
     assert!(workload.names("db"));
 }
 
-/// Its controller suspends and unsuspends its Jobs. What else makes a Job leaves that to others.
+/// The controller of a JobSet suspends and unsuspends its Jobs. Other owners of Jobs leave that to others.
 #[test]
 fn a_job_of_a_job_set_is_its_job_sets() {
     let made_by = |api_version: &str, kind: &str| {

@@ -1,4 +1,4 @@
-//! An object of a kind that is a row: how it is read, and what is written to it.
+//! An object of a kind that is a row: how the object is read, and what is written to it.
 
 use std::{sync::Arc, time::Duration};
 
@@ -27,7 +27,7 @@ use crate::{
     shape::{Failing, Listing, Shape, Template},
 };
 
-/// An object, and the row of its kind.
+/// An object with the row of its kind.
 pub(in crate::kind) struct Listed<'a> {
     kind: &'a Kind,
     row: &'a Arc<Row>,
@@ -40,7 +40,7 @@ impl<'a> Listed<'a> {
         let conditions = object
             .status()
             .and_then(|status| field(status, "conditions"));
-        // Its kind may mean something else by this name. Without conditions it looks like one that runs.
+        // Another kind may use this name for something else. The object then counts as one without conditions.
         let conditions =
             conditions.and_then(|conditions| serde_json::from_str(conditions.get()).ok());
         Self {
@@ -80,7 +80,7 @@ impl<'a> Listed<'a> {
         serde_json::from_str(found.get()).ok()
     }
 
-    /// What the places of each path to metadata have.
+    /// Returns, for each path to metadata in the row, what each place that the path finds contains.
     fn templates(&self) -> impl Iterator<Item = Box<[Template]>> {
         let paths = self.row.pods.metadata.iter();
         paths.map(|path| {
@@ -110,7 +110,7 @@ impl Read for Listed<'_> {
     fn phase(&self, granted: bool) -> Phase {
         let life = &self.row.life;
         if self.is_any(&life.finished) {
-            // Pods that still terminate are not in its status.
+            // The status does not show pods that still terminate.
             return Phase::Finished { at_rest: false };
         }
         if self.object.metadata.deletion_timestamp.is_some() {
@@ -118,14 +118,14 @@ impl Read for Listed<'_> {
         }
         let suspended = self.is_any(&life.suspended);
         if !self.is_held() {
-            // As of a Job: unsuspended by someone, and its controller has not reacted yet.
+            // Someone unsuspended the object, and its controller has not reacted yet, as in a Job.
             return if suspended && !granted {
                 Phase::Stopping
             } else {
                 Phase::Running
             };
         }
-        // One that is to fail does so once its pods are gone.
+        // An object that is to fail does so once its pods are gone.
         if suspended && !self.is_failing() {
             Phase::Idle
         } else {
@@ -162,7 +162,7 @@ impl Read for Listed<'_> {
         }
     }
 
-    /// The longest of all its pods.
+    /// Returns the longest grace period of all its pods.
     fn grace(&self) -> Duration {
         let paths = self.row.pods.grace.iter();
         let graces = paths.flat_map(|path| path.find(self.object));
@@ -238,12 +238,12 @@ impl Read for Listed<'_> {
     }
 }
 
-/// What to send for a write that the engine asks for.
+/// Returns the request for a write that the engine asks for.
 pub(in crate::kind) fn request(row: &Arc<Row>, write: &Write, shape: &Shape) -> Option<Request> {
     let request = match write {
         Write::Start(write) => start(row, write, shape)?,
         Write::Suspend(write) => held(row, &write.workload, &json!({ (a::SESSION): null })),
-        // It may run again, so it is not to fail any more.
+        // The object may run again, so the mark that makes it fail goes.
         Write::GiveBack(write) => give_back_and_clear(write, &[a::FAILED]),
         Write::Rename(write) => rename(write),
         Write::RecordWait(write) => record_wait(write),
@@ -254,12 +254,12 @@ pub(in crate::kind) fn request(row: &Arc<Row>, write: &Write, shape: &Shape) -> 
     Some(request)
 }
 
-/// What holds one that runs though no grant started it.
+/// Holds an object that runs although no grant started it.
 pub(in crate::kind) fn stop(row: &Row, stop: &Stop) -> Request {
     held(row, &stop.workload, &unheld(stop))
 }
 
-/// Holds it. Its controller ends its pods.
+/// Holds the object. Its controller ends its pods.
 fn held(row: &Row, workload: &Target, annotations: &Json) -> Request {
     let Hold { path, held, .. } = &row.life.hold;
     let steps = path.pointer(0);
@@ -272,8 +272,8 @@ fn held(row: &Row, workload: &Target, annotations: &Json) -> Request {
     Request::Patch(patch)
 }
 
-/// Holds it, and says that it is to fail: its status does once no pod is left. If that can't be written, it is put on
-/// hold.
+/// Holds the object and marks it to fail: its status says that it failed once no pod is left. If the row does not say
+/// how to write a failure, the object is put on hold instead.
 fn fails(row: &Row, workload: &Target, reason: &str) -> Request {
     let annotations = match row.life.failed {
         Some(_) => json!({ (a::FAILED): read::mark(reason, &workload.uid) }),
@@ -282,19 +282,19 @@ fn fails(row: &Row, workload: &Target, reason: &str) -> Request {
     held(row, workload, &annotations)
 }
 
-/// Takes the mark from it that it is to fail.
+/// Removes the mark that makes the object fail.
 pub(in crate::kind) fn unmark(workload: &Target) -> Request {
     let annotations = json!({ (a::FAILED): null });
     Request::Patch(json!({ "metadata": metadata(workload, &annotations) }))
 }
 
-/// The same, and puts it on hold.
+/// Removes the mark that makes the object fail, and puts the object on hold.
 pub(in crate::kind) fn hold(workload: &Target) -> Request {
     let annotations = json!({ (a::FAILED): null, (a::HOLD): "true" });
     Request::Patch(json!({ "metadata": metadata(workload, &annotations) }))
 }
 
-/// What an object of this kind looks like; `None` if it was read by another row.
+/// Returns the facts about an object; `None` if the object was read by another row.
 fn listing<'s>(row: &Arc<Row>, shape: &'s Shape) -> Option<&'s Listing> {
     match shape {
         Shape::Listed(listing) => (listing.row == *row).then_some(&**listing),
@@ -302,8 +302,8 @@ fn listing<'s>(row: &Arc<Row>, shape: &'s Shape) -> Option<&'s Listing> {
     }
 }
 
-/// One patch lets it start, and writes the sequencers of its slots into its own annotations and to where its pods get
-/// theirs.
+/// Starts the object. One patch ends the hold, and writes the sequencers of its slots into its own annotations and into
+/// the metadata of its pods.
 fn start(row: &Arc<Row>, start: &Start, shape: &Shape) -> Option<Request> {
     let listing = listing(row, shape)?;
     let mut patch = JsonPatch::of(&start.workload);
@@ -326,7 +326,7 @@ fn start(row: &Arc<Row>, start: &Start, shape: &Shape) -> Option<Request> {
     Some(Request::Json(patch.into_value()))
 }
 
-/// Has the status of a held one say that it failed; `None` if it is not to fail.
+/// Returns the request by which the status of a held object says that it failed; `None` if the object is not to fail.
 pub(in crate::kind) fn failure(
     row: &Arc<Row>,
     workload: &Target,

@@ -1,4 +1,4 @@
-//! Where in an object something is.
+//! Paths to fields of an object.
 
 use std::fmt;
 
@@ -10,13 +10,14 @@ use serde_json::value::RawValue;
 
 use crate::object::Object;
 
-/// How long a path may be, in bytes.
+/// The greatest length of a path, in bytes.
 const MOST_BYTES: usize = 253;
 
-/// How many items of a list are looked at.
+/// The number of items of a list that are read. An object with as many pod templates can't be started.
 pub(super) const MOST_ITEMS: usize = 501;
 
-/// A path of fields, as in `spec.workers[*].template.metadata`. `[*]` is each item of a list, at most once.
+/// A path of fields, as in `spec.workers[*].template.metadata`. The step `[*]` stands for each item of a list, and
+/// occurs at most once.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
 #[serde(try_from = "String")]
 pub struct Path(Vec<Step>);
@@ -24,9 +25,9 @@ pub struct Path(Vec<Step>);
 /// A step of a path.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Step {
-    /// To a field of an object.
+    /// Step to a field of an object.
     Field(String),
-    /// To each item of a list.
+    /// Step to each item of a list.
     Each,
 }
 
@@ -44,7 +45,7 @@ impl TryFrom<String> for Path {
     }
 }
 
-/// What CEL, in which the policies are written, does not take as the name of a field.
+/// The names that CEL, the language of the admission policies, does not accept as names of fields.
 const NO_FIELDS: [&str; 4] = ["true", "false", "null", "in"];
 
 /// Whether this can be the name of a field, also in CEL.
@@ -72,27 +73,28 @@ impl Path {
         (text.len() <= MOST_BYTES && lists <= 1 && inside).then_some(path)
     }
 
-    /// Its steps.
+    /// Returns the steps of the path.
     pub fn steps(&self) -> &[Step] {
         &self.0
     }
 
-    /// Whether it is in this part of an object.
+    /// Whether the path begins in this part of an object, `spec` or `status`.
     pub(super) fn is_in(&self, part: &str) -> bool {
         matches!(self.0.first(), Some(Step::Field(first)) if first == part)
     }
 
-    /// Whether it is about each item of a list.
+    /// Whether the path contains the step `[*]`.
     pub(super) fn has_each(&self) -> bool {
         self.0.contains(&Step::Each)
     }
 
-    /// What is there; with `[*]` for each item. `None` for what is absent.
+    /// Returns the value at the path, or one for each item if the path contains `[*]`. A value is `None` if it is
+    /// absent.
     pub(super) fn find<'a>(&self, object: &'a Object) -> Vec<Option<&'a RawValue>> {
         find(object, &self.0)
     }
 
-    /// The same, with what is around it.
+    /// Returns the value at the path, or one for each item, each after the value of its parent.
     pub(super) fn find_in_parent<'a>(
         &self,
         object: &'a Object,
@@ -105,7 +107,8 @@ impl Path {
                 };
                 parents.map(within).collect()
             }
-            // The part itself is the parent, or an item is.
+            // The parent of the value is the part itself. If the path ends with `[*]`, its items exist, and the part
+            // stands for their parent.
             [first, ..] => {
                 let part = part(object, first);
                 let found = find(object, &self.0).into_iter();
@@ -115,7 +118,7 @@ impl Path {
         }
     }
 
-    /// The same as a JSON Pointer, with the place of an item.
+    /// Returns the path as a JSON Pointer, with `place` as the place of an item.
     pub(super) fn pointer(&self, place: usize) -> String {
         let steps = self.0.iter().map(|step| match step {
             Step::Field(name) => format!("/{name}"),
@@ -163,21 +166,21 @@ fn find<'a>(object: &'a Object, steps: &[Step]) -> Vec<Option<&'a RawValue>> {
     found
 }
 
-/// A field of an object; `None` if it is absent or null, or this is no object.
+/// Returns a field of an object; `None` if the field is absent or null, or if the value is not an object.
 pub(super) fn field<'a>(object: &'a RawValue, name: &str) -> Option<&'a RawValue> {
     let mut text = serde_json::Deserializer::from_str(object.get());
     let found = Field(name).deserialize(&mut text).ok()??;
     (found.get() != "null").then_some(found)
 }
 
-/// The items of a list: the first of them, if there are more than can be written to.
+/// Returns the items of a list, at most the first [`MOST_ITEMS`].
 pub(super) fn items(list: &RawValue) -> Vec<Option<&RawValue>> {
     let mut text = serde_json::Deserializer::from_str(list.get());
     let items = text.deserialize_any(Items).unwrap_or_default();
     items.into_iter().map(Some).collect()
 }
 
-/// Finds one field, and stores nothing of the others.
+/// Finds one field, and stores nothing of the other fields.
 struct Field<'n>(&'n str);
 
 impl<'de> DeserializeSeed<'de> for Field<'_> {
@@ -208,7 +211,7 @@ impl<'de> Visitor<'de> for Field<'_> {
     }
 }
 
-/// Whether a key is this one.
+/// Compares a key with this one.
 struct Is<'n>(&'n str);
 
 impl<'de> DeserializeSeed<'de> for Is<'_> {

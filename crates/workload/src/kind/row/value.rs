@@ -6,16 +6,16 @@ use super::path::is_field;
 use serde::Deserialize;
 use serde_json::{Value as Json, value::RawValue};
 
-/// How long a text may be, in bytes.
+/// The greatest length of a text, in bytes.
 const MOST_BYTES: usize = 253;
 
 /// A value of a field.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
 #[serde(try_from = "Json")]
 pub enum Scalar {
-    /// true or false.
+    /// `true` or `false`.
     Bool(bool),
-    /// A number.
+    /// A whole number.
     Number(i64),
     /// A text.
     Text(Text),
@@ -47,7 +47,7 @@ impl Scalar {
             Self::Number(it) => {
                 serde_json::from_str(value.get()).is_ok_and(|value: i64| value == *it)
             }
-            // A longer one, with escapes for all its characters, is another one.
+            // The text in JSON is not equal if it is longer than this text with an escape for each character.
             Self::Text(it) => {
                 value.get().len() <= 2 + 6 * it.0.len()
                     && serde_json::from_str(value.get()).is_ok_and(|value: String| value == it.0)
@@ -55,7 +55,7 @@ impl Scalar {
         }
     }
 
-    /// The same as JSON.
+    /// Returns the value as JSON.
     pub(super) fn json(&self) -> Json {
         match self {
             Self::Bool(it) => (*it).into(),
@@ -75,7 +75,7 @@ impl fmt::Display for Scalar {
     }
 }
 
-/// A text that is the same in JSON and in the expressions of policies.
+/// A text that is written in the same way in JSON and in the expressions of admission policies.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
 #[serde(try_from = "String")]
 pub struct Text(String);
@@ -101,13 +101,13 @@ impl AsRef<str> for Text {
     }
 }
 
-/// What is written to a field: texts with places for what is not known before.
+/// A value that is written to a field. Its texts may contain places for what is not known when the row is written.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
 #[serde(try_from = "Json")]
 pub enum Value {
     /// A single value.
     Scalar(Scalar),
-    /// Fields.
+    /// An object with these fields.
     Object(BTreeMap<Text, Self>),
 }
 
@@ -130,7 +130,7 @@ impl TryFrom<Json> for Value {
     }
 }
 
-/// What is written in the places `{reason}`, `{message}` and `{now}`.
+/// The texts that replace `{reason}`, `{message}` and `{now}`.
 pub(super) struct Filling<'a> {
     pub(super) reason: &'a str,
     pub(super) message: &'a str,
@@ -138,12 +138,12 @@ pub(super) struct Filling<'a> {
 }
 
 impl Value {
-    /// Why the operator ended it.
+    /// Returns the default value for a reason: why the operator ended the workload.
     pub(super) fn reason() -> Self {
         Self::Scalar(Scalar::Text(Text("{reason}".to_owned())))
     }
 
-    /// The value as JSON.
+    /// Returns the value as JSON.
     pub(super) fn json(&self, filling: &Filling<'_>) -> Json {
         match self {
             Self::Scalar(Scalar::Text(text)) => text
