@@ -1,5 +1,5 @@
-//! What is read besides a semaphore: the Jobs and events around it, and whether an operator reports. What the user may
-//! not read is left out.
+//! The objects around a semaphore: its Jobs and events, and whether an operator reports. Objects that the user may not
+//! read are left out.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -26,10 +26,10 @@ use crate::{
     },
 };
 
-/// How long a call may take that a command can do without.
+/// The time that a call may take if a command can do without its answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What belongs to a semaphore besides the object itself. Whatever the user may not read becomes a gap in the output.
+/// The objects that belong to a semaphore. What the user may not read becomes a gap in the output.
 pub(crate) struct Around {
     pub(crate) workloads: Vec<TrackedWorkload>,
     pub(crate) recorded: Vec<RecordedEvent>,
@@ -39,7 +39,7 @@ pub(crate) struct Around {
 }
 
 impl Around {
-    /// Of the semaphore with this metadata.
+    /// Reads the objects around the semaphore with this metadata.
     pub(crate) async fn read(cluster: &Cluster, semaphore: &ObjectMeta) -> Result<Self, Failure> {
         let name = semaphore.name.as_deref().unwrap_or_default();
         let read = |job: Job| {
@@ -68,7 +68,7 @@ impl Around {
         })
     }
 
-    /// The queue of this semaphore, with at most `most` Jobs in it and outside it.
+    /// Returns the queue of this semaphore, with at most `most` Jobs in it and at most `most` outside it.
     pub(crate) fn queue(&self, semaphore: &ConsulSemaphore, most: usize) -> Queue {
         let name = semaphore.metadata.name.as_deref().unwrap_or_default();
         let mut queue = queue_of(semaphore, &self.workloads, &self.recorded, most);
@@ -77,7 +77,7 @@ impl Around {
     }
 }
 
-/// The semaphores of the namespace that can be read, as far as the user may list them.
+/// Returns the semaphores of the namespace that can be read; none if the user may not list them.
 async fn all_semaphores(cluster: &Cluster) -> Vec<ConsulSemaphore> {
     let namespace = Some(cluster.namespace.as_str());
     let listed = timeout(PATIENCE, cluster.list_semaphores(namespace, None)).await;
@@ -112,13 +112,13 @@ fn unless_denied<T>(
     }
 }
 
-/// The line that replaces something that can't be shown.
+/// Returns the line that replaces something that can't be shown.
 pub(crate) fn gap(what: &str, why: &str) -> String {
     format!("the {what} are not shown: {why}")
 }
 
-/// A line that says since when no operator reports, as far as the user may read its Lease. `written` says when one
-/// last changed a semaphore.
+/// Returns a line that says since when no operator reports, if the user may read its Lease. `written` says when an
+/// operator last changed a semaphore.
 pub(crate) async fn operator_silence(
     cluster: &Cluster,
     written: Option<Timestamp>,
@@ -126,7 +126,8 @@ pub(crate) async fn operator_silence(
     silence(&leases(cluster).await, written, clock::time())
 }
 
-/// The operator's Leases in all namespaces, or else in those where one is most likely.
+/// Returns the operator's Leases in all namespaces. A user who may not list all gets those of the namespaces where a
+/// Lease is most likely.
 async fn leases(cluster: &Cluster) -> Vec<Lease> {
     let params = ListParams::default().fields(&format!("metadata.name={LEASE}"));
     let all: Api<Lease> = Api::all(cluster.client());
@@ -145,8 +146,8 @@ async fn leases(cluster: &Cluster) -> Vec<Lease> {
     leases
 }
 
-/// A line about the Jobs that name none of these semaphores, which are all of the namespace, or of all namespaces.
-/// `None` if there are none, or the user may not list Jobs.
+/// Returns a line about the Jobs that name none of these semaphores, which are all of the namespace or of all
+/// namespaces. `None` if there are no such Jobs, or if the user may not list Jobs.
 pub(crate) async fn without_semaphore(
     cluster: &Cluster,
     namespace: Option<&str>,

@@ -1,4 +1,4 @@
-//! The API server, with the user's own kubeconfig and rights. Every call has a timeout.
+//! Calls to the API server, with the user's own kubeconfig and rights. Every call has a timeout.
 
 use std::{fmt::Debug, time::Duration};
 
@@ -25,25 +25,25 @@ use crate::{
     workload_name::WorkloadName,
 };
 
-/// How long a call may take, including the client's own retries.
+/// The time that a call may take, including the client's own retries.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The size of a page of a list, and the most pages.
+/// The size of a page of a list, and the greatest number of pages.
 const PAGE: u32 = 500;
 const PAGES: usize = 20;
 
-/// A cluster, and its default namespace.
+/// A connection to a cluster, with a default namespace.
 #[derive(Clone)]
 pub(crate) struct Cluster {
     client: Client,
     pub(crate) namespace: String,
-    /// Whether the user named the namespace. Otherwise it is the context's.
+    /// Whether the user named the namespace. Otherwise it is the namespace of the context.
     named: bool,
-    /// What will be done with the objects that are read, if that needs another right.
+    /// The verb for what will be done with the objects that are read, if that needs another right.
     toward: Option<&'static str>,
 }
 
-/// The items of a list: all of them, or as many as are read at most.
+/// The items of a list. `cut` says that there are more than were read.
 pub(crate) struct Listed<T> {
     pub(crate) items: Vec<T>,
     pub(crate) cut: bool,
@@ -52,7 +52,7 @@ pub(crate) struct Listed<T> {
 impl Cluster {
     pub(crate) async fn connect(connection: &Connection) -> Result<Self, Failure> {
         let config = config(connection).await?;
-        // An empty one counts as none, as for kubectl.
+        // An empty namespace counts as none, as in kubectl.
         let namespace = connection.namespace.clone();
         let namespace = namespace.filter(|namespace| !namespace.is_empty());
         let named = namespace.is_some();
@@ -67,7 +67,7 @@ impl Cluster {
         })
     }
 
-    /// The same cluster, with this namespace.
+    /// Returns a connection to the same cluster with this namespace.
     pub(crate) fn at(&self, namespace: &str) -> Self {
         Self {
             namespace: namespace.to_owned(),
@@ -75,7 +75,7 @@ impl Cluster {
         }
     }
 
-    /// The same cluster, for a command that changes what it reads.
+    /// Returns a connection to the same cluster for a command that changes what it reads.
     pub(crate) fn to_change(&self) -> Self {
         Self {
             toward: Some("patch"),
@@ -83,8 +83,8 @@ impl Cluster {
         }
     }
 
-    /// The scope of `list` and `watch`: the requested namespace, or by default all. A user who may not list all gets
-    /// the context's namespace. `None` is all namespaces.
+    /// Returns the scope of `list` and `watch`: the requested namespace, or by default all, which is `None`. A user who
+    /// may not list all namespaces gets the namespace of the context.
     pub(crate) async fn reach(&self, all: bool) -> Result<Option<String>, Failure> {
         if all {
             return Ok(None);
@@ -104,13 +104,13 @@ impl Cluster {
                 ));
                 Ok(one)
             }
-            // Any other error shows up in the next call.
+            // Any other error shows in the next call.
             _ => Ok(None),
         }
     }
 
-    /// The semaphores of a namespace, or of all, as they are stored: one that can't be parsed does not hide the
-    /// others.
+    /// Returns the semaphores of a namespace, or of all, as they are stored. A semaphore that can't be parsed therefore
+    /// does not hide the others.
     pub(crate) fn semaphores(&self, namespace: Option<&str>) -> Api<DynamicObject> {
         let kind = ApiResource::erase::<ConsulSemaphore>(&());
         match namespace {
@@ -131,7 +131,7 @@ impl Cluster {
         Api::namespaced(self.client.clone(), &self.namespace)
     }
 
-    /// For other kinds of objects.
+    /// Returns the client for other kinds of objects.
     pub(crate) fn client(&self) -> Client {
         self.client.clone()
     }
@@ -161,7 +161,7 @@ impl Cluster {
         semaphore
     }
 
-    /// A semaphore that can be parsed, with the object from which it was parsed.
+    /// Returns a semaphore that can be parsed, after the object from which it was parsed.
     pub(crate) async fn readable(
         &self,
         name: &str,
@@ -198,7 +198,7 @@ impl Cluster {
         bounded(&self.right("get", What::CronJobs), cron_jobs.get(name)).await
     }
 
-    /// Fails if the cluster has no `ConsulSemaphores`. Every user may ask for that. Other failures are left to the call
+    /// Fails if the cluster has no `ConsulSemaphores`, which every user may ask. Other failures are left to the call
     /// that follows.
     pub(crate) async fn installed(&self) -> Result<(), Failure> {
         let version = ConsulSemaphore::api_version(&());
@@ -234,7 +234,7 @@ impl Cluster {
         bounded(&self.right("patch", What::Workloads(kind.clone())), call).await
     }
 
-    /// What `read` keeps of the namespace's workloads of this kind that the operator sees.
+    /// Lists the namespace's workloads of this kind that the operator sees, as far as `read` keeps them.
     pub(crate) async fn list_workloads<T>(
         &self,
         kind: &WorkloadKind,
@@ -248,7 +248,7 @@ impl Cluster {
         list(&right, &self.workloads(kind), &params, read).await
     }
 
-    /// The Workload that Kueue has of the object with this uid, if it has one that is not finished.
+    /// Returns the Workload that Kueue has for the object with this uid, if it has one that is not finished.
     pub(crate) async fn workload_of_kueue(&self, uid: &str) -> Result<Option<Object>, Failure> {
         let kind = WorkloadKind::KueueWorkload;
         let right = self.right("list", What::Workloads(kind.clone()));
@@ -261,7 +261,7 @@ impl Cluster {
         Ok(found.items.into_iter().next())
     }
 
-    /// The semaphores of a namespace, or of all, with these labels.
+    /// Lists the semaphores of a namespace, or of all, with these labels.
     pub(crate) async fn list_semaphores(
         &self,
         namespace: Option<&str>,
@@ -279,7 +279,7 @@ impl Cluster {
         list(&right, &semaphores, &params, Some).await
     }
 
-    /// What `read` keeps of the namespace's Jobs. The API server can't select them by annotation.
+    /// Lists the namespace's Jobs, as far as `read` keeps them. The API server can't select Jobs by annotation.
     pub(crate) async fn list_jobs<T>(
         &self,
         read: impl Fn(Job) -> Option<T>,
@@ -288,7 +288,7 @@ impl Cluster {
         list(&right, &self.jobs(), &ListParams::default(), read).await
     }
 
-    /// What `read` keeps of the Jobs of a namespace, or of all, that have not succeeded.
+    /// Lists the Jobs of a namespace, or of all, that have not succeeded, as far as `read` keeps them.
     pub(crate) async fn list_unfinished<T>(
         &self,
         namespace: Option<&str>,
@@ -306,7 +306,7 @@ impl Cluster {
         list(&right, &jobs, &params, read).await
     }
 
-    /// What `read` keeps of the events of the namespace that `fields` select.
+    /// Lists the events of the namespace that `fields` select, as far as `read` keeps them.
     pub(crate) async fn list_events<T>(
         &self,
         fields: &str,
@@ -319,7 +319,7 @@ impl Cluster {
 }
 
 impl Connection {
-    /// The kubeconfig that is named, or else the one that kubectl would read.
+    /// Reads the kubeconfig that the user named, or else the one that kubectl would read.
     pub(crate) fn kubeconfig(&self) -> Result<Kubeconfig, KubeconfigError> {
         match &self.kubeconfig {
             Some(path) => Kubeconfig::read_from(path),
@@ -353,7 +353,7 @@ async fn configured(connection: &Connection) -> Result<Config, Failure> {
     };
     let named = [context, cluster, user].into_iter().any(Option::is_some);
     if kubeconfig.is_none() && !named {
-        // It may be the configuration of a pod.
+        // The configuration may be that of a pod.
         let config = Config::infer().await;
         return config.map_err(|error| unknown(error.to_string()));
     }

@@ -1,9 +1,9 @@
 //! Completion of the command line.
 //!
-//! kubectl runs an executable `kubectl_complete-csem` with the words after `kubectl csem`, of which the last is the
-//! one at the cursor. It expects an answer in cobra's form: a candidate on each line, with a tab before its
-//! description, and a last line with a directive. So kubectl's own completion works in every shell. The answer comes
-//! from clap's own description of the commands, and from names that are read from the cluster with the flags already
+//! kubectl runs an executable `kubectl_complete-csem` with the words after `kubectl csem`. The last of these words is
+//! the one at the cursor. kubectl expects an answer in cobra's form: a candidate on each line, with a tab before its
+//! description, and a last line with a directive. kubectl's own completion therefore works in every shell. The answer
+//! comes from clap's description of the commands, and from names that are read from the cluster with the flags already
 //! on the line.
 
 mod names;
@@ -20,42 +20,42 @@ use crate::{
     workload_name::kind_of,
 };
 
-/// How long to wait for names.
+/// The time to wait for names.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// Cobra's directives: complete files, or nothing but the candidates.
+/// Cobra's directives: one completes files, the other allows nothing but the candidates.
 const FILES: u8 = 0;
 const NOTHING_ELSE: u8 = 4;
 
-/// What may follow at the cursor.
+/// The words that may follow at the cursor.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Next {
     /// Words of the command line itself, each with its description.
     words: Vec<(String, String)>,
     /// The kind of name that may follow.
     name: Option<Name>,
-    /// The part of the cursor's word before the name: `--namespace=`.
+    /// The part of the word at the cursor that comes before the name, as in `--namespace=`.
     before: String,
-    /// The kind of object before its name, in kubectl's form: `jobset/`.
+    /// The kind of object before the name, in kubectl's form, as in `jobset/`.
     kind: String,
-    /// The command on the line.
+    /// Name of the command on the line.
     command: String,
-    /// The connection for reading names.
+    /// The connection with which names are read.
     connection: Connection,
     /// The arguments already on the line.
     given: Vec<String>,
 }
 
-/// The program that asks.
+/// The program that asks for completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Asks {
-    /// A shell, through our own script, which replaces the whole word.
+    /// A shell asks through our own script, which replaces the whole word.
     Shell,
-    /// kubectl, whose scripts add the part before a flag's value themselves.
+    /// kubectl asks. Its scripts add the part before a flag's value themselves.
     Kubectl,
 }
 
-/// What may replace the last of these words.
+/// Returns what may replace the last of these words.
 pub(crate) fn next(command: &Command, words: &[String]) -> Next {
     let Some((last, before)) = words.split_last() else {
         return Next::default();
@@ -113,7 +113,7 @@ impl Next {
         self.name = Name::of(arg);
     }
 
-    /// Records the kind prefix of the word, if it fits the expected name.
+    /// Records the kind before the slash in the word, if it fits the expected name.
     fn kind_of(&mut self, word: &str) {
         let Some((type_, _)) = word.split_once('/') else {
             return;
@@ -132,8 +132,8 @@ impl Next {
         }
     }
 
-    /// The answer: the known words and these names. `last` is the word at the cursor. Anybody can choose names, so
-    /// those with a special meaning to a shell are left out.
+    /// Returns the answer: the known words and these names. `last` is the word at the cursor. Anybody can choose names,
+    /// so names with a special meaning to a shell are left out.
     fn answer(&self, names: Vec<(String, String)>, last: &str, asker: Asks) -> String {
         let mut answer = String::new();
         let names = names
@@ -165,8 +165,8 @@ impl Next {
     }
 }
 
-/// Whether a name can be offered. Bash inserts it into the line unchanged, kubectl's script for bash expands it even
-/// before that, and this program would take a leading hyphen for a flag.
+/// Whether a name can be offered. Bash inserts it into the line unchanged, and kubectl's script for bash even expands
+/// it before that. This program would take a leading hyphen for a flag.
 fn is_plain(name: &str) -> bool {
     let in_front = name.bytes().next().unwrap_or(b'-');
     in_front != b'-' && name.bytes().all(is_harmless)
@@ -177,7 +177,7 @@ fn is_harmless(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"._:/=@-".contains(&byte)
 }
 
-/// The description of a name, without anything that a shell might expand.
+/// Returns the description of a name without anything that a shell might expand.
 fn plainly(help: &str) -> String {
     let plain = |c: char| c.is_alphanumeric() || c == ' ' || u8::try_from(c).is_ok_and(is_harmless);
     let shown = help.chars().map(|c| if plain(c) { c } else { '?' });
@@ -203,7 +203,7 @@ fn takes_value(arg: &Arg) -> bool {
     matches!(arg.get_action(), ArgAction::Set | ArgAction::Append)
 }
 
-/// The flag that a word names, and the value in the same word.
+/// Returns the flag that a word names, with its value if the value is in the same word.
 fn find_flag<'c, 'w>(command: &'c Command, word: &'w str) -> Option<(&'c Arg, Option<&'w str>)> {
     let mut flags = command.get_arguments().filter(|arg| !arg.is_positional());
     if let Some(long) = word.strip_prefix("--") {
@@ -217,7 +217,7 @@ fn find_flag<'c, 'w>(command: &'c Command, word: &'w str) -> Option<(&'c Arg, Op
     }
     let mut letters = word.strip_prefix('-')?.chars();
     let flags: Vec<&Arg> = flags.collect();
-    // One word can contain several flags, of which the last may take a value.
+    // One word can contain several flags. The last of them may take a value.
     loop {
         let short = letters.next()?;
         let arg = *flags.iter().find(|arg| arg.get_short() == Some(short))?;
@@ -267,7 +267,8 @@ fn flags(command: &Command) -> Vec<(String, String)> {
         .collect()
 }
 
-/// The answer to kubectl. Names that can't be read in time are left out: a shell shows no errors.
+/// Returns the answer to a request for completion. Names that can't be read in time are left out, because a shell shows
+/// no errors.
 pub(crate) async fn answer(command: &Command, words: &[String], asker: Asks) -> String {
     let next = next(command, words);
     let names = match &next.name {
@@ -281,7 +282,7 @@ pub(crate) async fn answer(command: &Command, words: &[String], asker: Asks) -> 
     next.answer(names, last, asker)
 }
 
-/// The script with which a shell completes the word `kubectl-csem`.
+/// Returns the script with which a shell completes the word `kubectl-csem`.
 pub(crate) fn script(shell: Shell) -> &'static str {
     match shell {
         Shell::Bash => include_str!("completion/bash"),

@@ -1,4 +1,4 @@
-//! Why a command can't do what it was asked to do, with its exit code.
+//! The reasons why a command fails, with their exit codes.
 
 use std::{error::Error as _, fmt::Write as _, time::Duration};
 
@@ -6,13 +6,13 @@ use consul_client::{self as consul, text::one_line};
 use consul_semaphore_workload::Kind as WorkloadKind;
 use kube::core::Status;
 
-/// How much of a foreign message is repeated.
+/// The number of characters of a foreign message that are repeated.
 const SHOWN: usize = 600;
 
 /// The kind of a failure, as far as a script can distinguish it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// It can't be done as requested.
+    /// The request can't be carried out.
     Impossible,
     /// The named object does not exist.
     NotThere,
@@ -24,7 +24,7 @@ pub(crate) enum Kind {
     Denied,
 }
 
-/// A failure: what went wrong, and what to do about it.
+/// A failure. The message says what went wrong, and what to do about it.
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) kind: Kind,
@@ -46,7 +46,7 @@ impl Failure {
         Self::new(Kind::NotInstalled, message)
     }
 
-    /// The API server does not know this kind of workload.
+    /// Returns the failure for a kind of workload that the API server does not know.
     fn no_such_kind(kind: &WorkloadKind) -> Self {
         let resource = kind.resource();
         let message = format!(
@@ -63,7 +63,7 @@ impl Failure {
         }
     }
 
-    /// The same exit codes as those of `consul-semaphore exec`, from sysexits.h.
+    /// Returns the exit code. The codes are those of `consul-semaphore exec`, from sysexits.h.
     pub(crate) fn code(&self) -> u8 {
         match self.kind {
             Kind::Impossible => 1,
@@ -73,7 +73,7 @@ impl Failure {
         }
     }
 
-    /// A call to the API server failed.
+    /// Returns the failure for a call to the API server that failed.
     pub(crate) fn of_call(right: &Right, error: &kube::Error) -> Self {
         match error {
             kube::Error::Api(status) => Self::of_answer(right, status),
@@ -81,7 +81,7 @@ impl Failure {
         }
     }
 
-    /// Something went wrong before there was an answer.
+    /// Returns the failure for an error that occurred before there was an answer.
     pub(crate) fn of_client(error: &kube::Error) -> Self {
         match error {
             kube::Error::ProxyProtocolDisabled { proxy_url, .. }
@@ -110,7 +110,7 @@ impl Failure {
         }
     }
 
-    /// The API server did not answer.
+    /// Returns the failure for an API server that did not answer in time.
     pub(crate) fn silent(patience: Duration) -> Self {
         let seconds = patience.as_secs();
         let message = format!("the API server did not answer within {seconds} s");
@@ -164,7 +164,7 @@ pub(crate) enum What {
 }
 
 impl What {
-    /// Its name in the API.
+    /// Returns the name of the resource in the API.
     pub(crate) fn resource(&self) -> String {
         match self {
             Self::Semaphores => "consulsemaphores".to_owned(),
@@ -179,15 +179,15 @@ impl What {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Right {
     pub(crate) verb: &'static str,
-    /// What will be done with the objects that are read, if that needs another right.
+    /// The verb for what will be done with the objects that are read, if that needs another right.
     pub(crate) toward: Option<&'static str>,
     pub(crate) what: What,
-    /// `None` is all namespaces.
+    /// Namespace of the objects; `None` is all namespaces.
     pub(crate) namespace: Option<String>,
 }
 
 impl Right {
-    /// A message that says what is missing, and who can grant it.
+    /// Returns a message that says which right is missing, and who can grant it.
     fn missing(&self) -> String {
         let Self {
             verb,
@@ -209,7 +209,7 @@ impl Right {
         }
     }
 
-    /// The role that is enough, as `config/rbac/user_roles.yaml` and Kubernetes itself define it.
+    /// Returns the role that is enough, as `config/rbac/user_roles.yaml` and Kubernetes itself define it.
     fn role(&self) -> &'static str {
         match (&self.what, self.toward.unwrap_or(self.verb)) {
             (What::Semaphores, "get" | "list" | "watch") => {
@@ -230,7 +230,7 @@ impl Right {
     }
 }
 
-/// Whether it is no kind of Kubernetes itself.
+/// Whether a kind does not come with Kubernetes itself.
 fn is_custom(kind: &WorkloadKind) -> bool {
     !matches!(kind, WorkloadKind::Job | WorkloadKind::Pod)
 }

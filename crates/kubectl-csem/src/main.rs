@@ -3,15 +3,15 @@
 //! | module | subject |
 //! |---|---|
 //! | `cli` | the command line |
-//! | `view` | the output as text: the core, which does no IO |
+//! | `view` | the output as text, without IO |
 //! | `read`, `why`, `watch` | the commands that show something |
-//! | `around` | what they read besides a semaphore |
+//! | `around` | the objects that these commands read besides a semaphore |
 //! | `act` | the commands that change something |
 //! | `world`, `store` | the objects that the watches have received |
 //! | `cluster` | the API server |
 //! | `terminal` | where the output goes |
 //! | `completion` | completion of the command line |
-//! | `workload_name` | a workload as it is named there |
+//! | `workload_name` | a workload as it is named on the command line |
 //! | `failure` | what can go wrong, and what to do about it |
 mod act;
 mod around;
@@ -141,7 +141,7 @@ async fn run(
             number,
             priority,
         } => {
-            // One of them is given.
+            // The command line has one of the two.
             let priority = priority.or(number).unwrap_or(0);
             change(cluster, &workload, Change::Priority(priority)).await
         }
@@ -152,7 +152,7 @@ async fn run(
             session,
             yes,
         } => release(cluster, &semaphore, &session, yes).await,
-        // These need no cluster.
+        // These commands need no cluster and were handled above.
         Command::Completion { .. } | Command::Complete { .. } => Ok(()),
     }
 }

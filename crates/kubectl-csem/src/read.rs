@@ -1,4 +1,4 @@
-//! `list` and `show`: a single reading.
+//! The commands `list` and `show`, which read once.
 
 use std::collections::HashSet;
 
@@ -29,8 +29,8 @@ use crate::{
     },
 };
 
-/// How many Jobs in the queue, Jobs outside it, and events are shown. The wide and machine-readable formats show
-/// more.
+/// The number of Jobs in the queue, of Jobs outside it, and of events that are shown. The wide and machine-readable
+/// formats show more.
 pub(crate) const SHOWN: usize = 50;
 pub(crate) const SHOWN_WIDE: usize = 5_000;
 pub(crate) const EVENTS: usize = 10;
@@ -87,8 +87,8 @@ pub(crate) async fn list(
     terminal::print(&text)
 }
 
-/// What is said below the list. `written` says when an operator last changed one of them, and `all` that these are all
-/// semaphores of the namespace, or of all namespaces.
+/// Returns the lines below the list. `written` says when an operator last changed one of the semaphores. `all` says
+/// that these are all semaphores of the namespace, or of all namespaces.
 async fn notes(
     cluster: &Cluster,
     namespace: Option<&str>,
@@ -137,8 +137,8 @@ pub(crate) async fn show(
     terminal::print(&show::show(&shown, clock::time()))
 }
 
-/// The workloads that events may be about, each by its kind and its name: those that wait, hold a slot, or have asked
-/// for one.
+/// Returns the workloads that events may be about, each by its kind and name: workloads that wait, hold a slot, or have
+/// asked for one.
 pub(crate) fn names(
     semaphore: &ConsulSemaphore,
     queue: &Queue,
@@ -179,12 +179,12 @@ pub(crate) fn document(what: &impl Serialize, output: Option<Output>) -> Result<
     terminal::write(&written.map_err(Failure::impossible)?)
 }
 
-/// Drops the managed fields, which are of no use here. kubectl leaves them out, too.
+/// Removes the managed fields, which are of no use here. kubectl leaves them out, too.
 fn without_managers(object: &mut DynamicObject) {
     object.metadata.managed_fields = None;
 }
 
-/// An object as kubectl names it in messages.
+/// Returns the name of an object as kubectl writes it in messages.
 pub(crate) fn title(object: &DynamicObject) -> String {
     let name = object.metadata.name.as_deref().unwrap_or_default();
     format!("consulsemaphore.consul-semaphore.io/{name}")

@@ -1,14 +1,14 @@
-//! The objects of a watch.
+//! A store for the objects of a watch.
 
 use std::collections::BTreeMap;
 
 use kube::runtime::watcher::Event;
 
-/// What is kept of the objects of a watch, by their names.
+/// The data that is kept of the objects of a watch, by the names of the objects.
 #[derive(Debug)]
 pub(crate) struct Store<K, V> {
     current: BTreeMap<K, V>,
-    /// The objects of a list that is under way.
+    /// The objects of a list that is not yet complete.
     listing: BTreeMap<K, V>,
     listed: bool,
 }
@@ -24,8 +24,8 @@ impl<K, V> Default for Store<K, V> {
 }
 
 impl<K: Ord, V> Store<K, V> {
-    /// Applies an event. `read` returns the key of an object and what is kept of it; `None` if it is of no interest,
-    /// or no longer.
+    /// Applies an event. `read` returns the key of an object and the data to keep of it; `None` if the object is of no
+    /// interest, or no longer.
     pub(crate) fn take<O>(&mut self, event: Event<O>, read: impl FnOnce(O) -> (K, Option<V>)) {
         match event {
             Event::Init => self.listing.clear(),
@@ -50,7 +50,8 @@ impl<K: Ord, V> Store<K, V> {
         self.current.values()
     }
 
-    /// Drops the entries with the least measure as soon as there are more than twice as many as `most`.
+    /// Removes the entries with the least measure once there are more than twice as many as `most`, so that `most` are
+    /// left.
     pub(crate) fn keep<M: Ord>(&mut self, most: usize, measure: impl Fn(&V) -> M)
     where
         K: Clone,
@@ -79,7 +80,7 @@ fn set<K: Ord, V>(into: &mut BTreeMap<K, V>, (key, value): (K, Option<V>)) {
 mod tests {
     use super::*;
 
-    /// Odd numbers are of no interest.
+    /// Returns an entry; odd numbers are of no interest.
     fn read(number: u32) -> (u32, Option<u32>) {
         (number / 10, number.is_multiple_of(2).then_some(number))
     }

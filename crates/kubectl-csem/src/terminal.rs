@@ -1,4 +1,4 @@
-//! Where the output goes: a terminal, with or without colour, or something else.
+//! The output: to a terminal, with or without colour, or to something else.
 
 use std::{
     env,
@@ -19,7 +19,7 @@ use crate::{
     },
 };
 
-/// The size of a terminal that does not report its own.
+/// The size that is assumed for a terminal that does not report its own.
 const USUAL: Size = Size {
     columns: 80,
     rows: 24,
@@ -43,14 +43,14 @@ pub(crate) fn write(text: &str) -> Result<(), Failure> {
         .map_err(|error| Failure::impossible(format!("can't write to stdout: {error}")))
 }
 
-/// A separate screen on the terminal. Dropping it restores the previous content.
+/// A separate screen on the terminal. When it is dropped, the previous content is restored.
 pub(crate) struct Screen {
-    /// Not buffered: a frame is one write, and so appears at once.
+    /// The terminal, without a buffer, so that a frame is one write and appears at once.
     out: File,
     /// The terminal's previous settings.
     before: Option<Termios>,
     colour: bool,
-    /// The current frame, and the size of the terminal at the time: a resize may have moved everything.
+    /// The current frame, with the size of the terminal when it was written. A resize may have moved everything.
     shown: Option<(Size, String)>,
 }
 
@@ -58,7 +58,7 @@ impl Screen {
     pub(crate) fn open() -> io::Result<Self> {
         let out = io::stdout().as_fd().try_clone_to_owned()?;
         let before = tcgetattr(&out).ok();
-        // Do not echo what is typed in the meantime.
+        // The terminal must not echo what is typed meanwhile.
         if let Some(mut quiet) = before.clone() {
             quiet.local_modes.remove(LocalModes::ECHO);
             let _ = tcsetattr(&out, OptionalActions::Now, &quiet);
@@ -73,7 +73,7 @@ impl Screen {
         Ok(screen)
     }
 
-    /// Shows a text in place of the previous one. An unchanged frame is not written.
+    /// Shows a text in place of the previous one. A frame that has not changed is not written again.
     pub(crate) fn draw(&mut self, text: &Text) -> io::Result<()> {
         let size = self.size();
         let next = Some((size, frame::frame(text, size, self.colour)));

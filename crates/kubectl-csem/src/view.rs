@@ -1,21 +1,21 @@
-//! The output as text: from objects of the API server to lines. Nothing here does IO or reads a clock.
+//! The output as text, made from objects of the API server. Nothing here does IO or reads a clock.
 //!
-//! It shows what the operator wrote: the status of a `ConsulSemaphore`, its conditions, its events. The operator's
-//! own code parses Jobs and orders the queue.
+//! The output shows what the operator wrote: the status of a `ConsulSemaphore`, its conditions, its events. The
+//! operator's own code parses Jobs and orders the queue.
 //!
 //! | module | subject |
 //! |---|---|
 //! | [`age`], [`text`], [`table`] | durations, words with a tone, columns, as all programs here show them |
 //! | [`frame`] | a text as the bytes for a terminal |
 //! | [`item`] | a parsed `ConsulSemaphore` |
-//! | [`holder`], [`elsewhere`] | the holder of a slot; those that wait in other clusters and programs |
+//! | [`holder`], [`elsewhere`] | the holder of a slot; the contenders that wait in other clusters and programs |
 //! | [`recorded`] | events |
 //! | [`queue`] | the waiting Jobs, in their order, with reasons |
 //! | [`list`], [`show`], [`why`] | the texts of these commands |
-//! | [`parts`] | what `show` and `why` share |
+//! | [`parts`] | the parts that `show` and `why` share |
 //! | [`remedy`] | what to do about a Job that waits |
 //! | [`missing`], [`operator`] | Jobs that name a semaphore that does not exist; an operator that no longer reports |
-//! | [`document`] | the same for programs |
+//! | [`document`] | the output for programs |
 //! | [`changes`] | the changes, one on each line |
 //! | [`release`] | what happens to a holder whose session is ended |
 

@@ -1,4 +1,4 @@
-//! `watch`: keeps the output up to date with watches of the API server.
+//! The command `watch`. Watches of the API server keep its output up to date.
 
 use std::{
     fmt::{Debug, Write as _},
@@ -34,13 +34,13 @@ use crate::{
     world::{Scope, Update, World},
 };
 
-/// How long the first lists may take.
+/// The time that the first lists may take.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Changes that come together are shown together.
+/// The interval in which changes are shown. Changes within one interval are shown together.
 const BEAT: Duration = Duration::from_millis(100);
 
-/// How long one watch lasts, in seconds. A connection that broke silently is noticed by then.
+/// The duration of one watch, in seconds. A connection that broke silently is noticed by then.
 const LASTS: u32 = 60;
 
 pub(crate) async fn watch(cluster: &Cluster, scope: &Scope) -> Result<(), Failure> {
@@ -71,7 +71,7 @@ pub(crate) async fn watch(cluster: &Cluster, scope: &Scope) -> Result<(), Failur
             () = ends.come() => break,
             _ = beat.tick() => {
                 let now = clock::time();
-                // Ages are shown in seconds, so redraw every second.
+                // Ages are shown in seconds, so the output is drawn again every second.
                 if changed || now.as_second() != second {
                     (changed, second) = (false, now.as_second());
                     if !output.show(&world, now)? {
@@ -100,7 +100,7 @@ fn listen(kind: SignalKind) -> Result<Signal, Failure> {
 /// terminal.
 struct Ends {
     signals: [Signal; 4],
-    /// Ctrl-Z is ignored: it would leave the shell on this screen.
+    /// The signal of Ctrl-Z, which is ignored because it would leave the shell on this screen.
     _stop: Signal,
 }
 
@@ -184,7 +184,7 @@ where
     watched.boxed()
 }
 
-/// A screen on a terminal, or else a line for each change.
+/// A screen on a terminal, or else one line for each change.
 enum Output {
     Screen(Screen),
     Lines {
@@ -206,7 +206,7 @@ impl Output {
         })
     }
 
-    /// Shows the current state. Returns whether there is still a reader.
+    /// Shows the current state, and returns whether there is still a reader.
     fn show(&mut self, world: &World, now: jiff::Timestamp) -> Result<bool, Failure> {
         match self {
             Self::Screen(screen) => {

@@ -1,4 +1,4 @@
-//! `why`: what a workload waits for.
+//! The command `why`, which says what a workload waits for.
 
 use consul_client::{clock, text::one_line};
 use consul_semaphore::SlotRequest;
@@ -24,7 +24,7 @@ use crate::{
     workload_name::WorkloadName,
 };
 
-/// How much is shown of what Kueue does, in characters.
+/// The greatest length of the text about what Kueue does, in characters.
 const SAID: usize = 1000;
 
 pub(crate) async fn why(
@@ -39,7 +39,8 @@ pub(crate) async fn why(
     for semaphore in workload.iter().flat_map(TrackedWorkload::semaphores) {
         found.push((semaphore.as_ref(), find(cluster, semaphore).await?));
     }
-    // Of several semaphores it is about the first of those that are most in the way.
+    // If the workload names several semaphores, the answer is about the one that is most in its way, and about the
+    // first of several such ones.
     let first = found.into_iter().min_by_key(|(semaphore, object)| {
         let request = workload.as_ref()?.workload.asks_for(semaphore, None)?;
         Some(rank(object.as_ref(), request))
@@ -75,7 +76,7 @@ pub(crate) async fn why(
     terminal::print(&why::text(&answer, clock::time()))
 }
 
-/// What Kueue does with the workload, if it is in one of its queues.
+/// Returns what Kueue does with the workload, if it is in one of Kueue's queues.
 async fn in_kueue(cluster: &Cluster, object: &Object) -> Result<Option<OfKueue>, Failure> {
     let uid = object.metadata.uid.as_deref();
     let Some(uid) = uid.filter(|_| kueue::is_in_a_queue(&object.metadata)) else {
@@ -89,12 +90,12 @@ async fn in_kueue(cluster: &Cluster, object: &Object) -> Result<Option<OfKueue>,
     }))
 }
 
-/// The semaphore that the workload names, and what is around it.
+/// The semaphore that the workload names, and the objects around it.
 #[derive(Default)]
 struct About {
     item: Option<Item>,
     queue: Queue,
-    /// If it does not exist: those that do.
+    /// The semaphores that exist, if this one does not.
     others: Option<Vec<String>>,
     gaps: Vec<String>,
 }
@@ -113,7 +114,7 @@ impl About {
         };
         let item = Item::read(&object);
         let mut around = Around::read(cluster, &object.metadata).await?;
-        // It is among the others unless those can't be listed.
+        // The workload is among the workloads around the semaphore, unless it is not a Job or Jobs can't be listed.
         let known = |one: &TrackedWorkload| workload.is_some_and(|this| id(one) == id(this));
         if !around.workloads.iter().any(known) {
             around.workloads.extend(workload.cloned());
@@ -140,7 +141,7 @@ impl About {
     }
 }
 
-/// A semaphore; `None` if it does not exist.
+/// Reads a semaphore; `None` if it does not exist.
 async fn find(cluster: &Cluster, semaphore: &str) -> Result<Option<DynamicObject>, Failure> {
     match cluster.semaphore(semaphore).await {
         Ok(object) => Ok(Some(object)),
@@ -149,7 +150,8 @@ async fn find(cluster: &Cluster, semaphore: &str) -> Result<Option<DynamicObject
     }
 }
 
-/// How little a semaphore is in the way of a workload that asks for these slots of it.
+/// Returns the rank of a semaphore for a workload that asks for these slots of it. The lower the rank, the more the
+/// semaphore is in the workload's way.
 fn rank(object: Option<&DynamicObject>, request: &SlotRequest) -> u8 {
     match object.map(Item::read) {
         None => 0,
@@ -166,7 +168,7 @@ fn rank(object: Option<&DynamicObject>, request: &SlotRequest) -> u8 {
     }
 }
 
-/// The semaphores of the namespace, as far as the user may list them.
+/// Returns the names of the semaphores of the namespace; none if the user may not list them.
 async fn others(cluster: &Cluster) -> Vec<String> {
     let listed = cluster
         .list_semaphores(Some(&cluster.namespace), None)
@@ -175,7 +177,8 @@ async fn others(cluster: &Cluster) -> Vec<String> {
     items.iter().map(DynamicObject::name_any).collect()
 }
 
-/// The `CronJob` that made a workload which does not ask for a slot, if the annotation is on the `CronJob`'s own metadata.
+/// Returns the `CronJob` that made a workload, if the annotation is on the `CronJob`'s own metadata and the workload
+/// therefore does not ask for a slot.
 async fn mistaken_cron_job(cluster: &Cluster, object: &Object) -> Option<String> {
     if object.annotations().contains_key(SEMAPHORE) {
         return None;

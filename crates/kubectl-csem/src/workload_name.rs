@@ -1,4 +1,4 @@
-//! A workload as a command line names it: NAME, or TYPE/NAME as kubectl has it.
+//! A workload as a command line names it: NAME, or TYPE/NAME as in kubectl.
 
 use consul_client::{clock::Moment, text::one_line};
 use consul_semaphore::{KindName, Phase};
@@ -7,7 +7,7 @@ use kube::api::ApiResource;
 
 use crate::failure::Failure;
 
-/// How much of an unknown type is repeated, in characters.
+/// The number of characters of an unknown type that are repeated.
 const SHOWN: usize = 63;
 
 /// The kind and the name of a workload.
@@ -17,7 +17,8 @@ pub(crate) struct WorkloadName {
     pub(crate) name: String,
 }
 
-/// The kinds that can be named. A Workload of Kueue has the annotations of its owner, which names it.
+/// Returns the kinds that can be named. Kueue's Workloads are left out, because they have the annotations of their
+/// owners, which can be named.
 fn kinds() -> impl Iterator<Item = Kind> {
     let all = Kind::all().into_iter();
     all.filter(|kind| *kind != Kind::KueueWorkload)
@@ -34,24 +35,25 @@ impl WorkloadName {
         Ok(Self { kind, name })
     }
 
-    /// The workload of this kind and name; `None` if this program does not know the kind, or no object has such a name.
+    /// Returns the workload of this kind and name; `None` if this program does not know the kind, or if no object can
+    /// have such a name.
     pub(crate) fn of(kind: &KindName, name: &str) -> Option<Self> {
         let kind = kinds().find(|one| one.name() == *kind)?;
         let name = object_name(name).ok()?;
         Some(Self { kind, name })
     }
 
-    /// For people: `JobSet train`.
+    /// Returns the title for people, as in `JobSet train`.
     pub(crate) fn title(&self) -> String {
         format!("{} {}", self.kind.name(), self.name)
     }
 
-    /// The type of such objects, for a command of kubectl.
+    /// Returns the type of such objects for a command of kubectl.
     pub(crate) fn type_(&self) -> String {
         singular(&self.kind.resource())
     }
 
-    /// What names it on the command line of this program.
+    /// Returns the name of the workload on the command line of this program.
     pub(crate) fn argument(&self) -> String {
         match self.kind {
             Kind::Job => self.name.clone(),
@@ -59,20 +61,21 @@ impl WorkloadName {
         }
     }
 
-    /// What kubectl prints for it: `jobset.jobset.x-k8s.io/train`.
+    /// Returns what kubectl prints for the workload, as in `jobset.jobset.x-k8s.io/train`.
     pub(crate) fn printed(&self) -> String {
         let group = self.kind.resource().group;
         let dot = if group.is_empty() { "" } else { "." };
         format!("{}{dot}{group}/{}", self.type_(), self.name)
     }
 
-    /// Reads what the API server has under this name; `None` if it neither asks for a slot nor was started in one.
+    /// Reads the object that the API server has under this name; `None` if it neither asks for a slot nor was started
+    /// in one.
     pub(crate) fn tracked(&self, object: &Object) -> Result<Option<TrackedWorkload>, Failure> {
         let read = TrackedWorkload::read_object(&self.kind, object, Moment::default());
         read.map_err(|error| self.unreadable(&error))
     }
 
-    /// What it is doing.
+    /// Returns what the workload is doing.
     pub(crate) fn phase(&self, object: &Object) -> Result<Phase, Failure> {
         let phase = self.kind.phase(object);
         phase.map_err(|error| self.unreadable(&error))
@@ -84,7 +87,8 @@ impl WorkloadName {
     }
 }
 
-/// The kind of this type: a plural, a singular or the name of a kind, in any case, with its group or without.
+/// Returns the kind of this type. The type is a plural, a singular or the name of a kind, in upper or lower case, with
+/// or without its group.
 pub(crate) fn kind_of(type_: &str) -> Option<Kind> {
     let (type_, group) = match type_.split_once('.') {
         Some((type_, group)) => (type_, Some(group)),
@@ -140,7 +144,7 @@ mod tests {
                     "{type_}"
                 );
             }
-            // As `kubectl get -o name` prints it.
+            // The name is printed as by `kubectl get -o name`.
             let named = WorkloadName {
                 kind,
                 name: "train".to_owned(),

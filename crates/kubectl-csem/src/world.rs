@@ -1,4 +1,4 @@
-//! The objects that the watches have received, and the output made of them. No IO, no clock.
+//! The objects that the watches have received, and the output made from them, without IO or a clock.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -28,21 +28,21 @@ use crate::{
     },
 };
 
-/// A failed watch that has not failed again for this long has recovered. It is retried within half a minute, and
-/// there is no event if nothing has changed since.
+/// The time after which a failed watch that has not failed again has recovered. The watch is retried within half a
+/// minute, and there is no event if nothing has changed since.
 const QUIET: Duration = Duration::from_secs(75);
 
-/// How many events are kept.
+/// The number of events that are kept.
 const NOTED: usize = 2_000;
 
 /// The scope of a watch.
 #[derive(Clone, Debug)]
 pub(crate) struct Scope {
-    /// `None` is all namespaces.
+    /// Namespace of the objects; `None` is all namespaces.
     pub(crate) namespace: Option<String>,
-    /// One semaphore with everything that belongs to it, or all of them on one line each.
+    /// The semaphore that is shown with everything that belongs to it; `None` shows all semaphores, one on each line.
     pub(crate) semaphore: Option<String>,
-    /// A label selector, if all of them are watched.
+    /// A label selector, if all semaphores are watched.
     pub(crate) selector: Option<String>,
 }
 
@@ -77,7 +77,7 @@ impl World {
         }
     }
 
-    /// Applies an update. If the semaphores can't be listed at all, that is an error. Later failures are retried, and
+    /// Applies an update. It is an error if the semaphores can't be listed at all. Later failures are retried and
     /// shown.
     pub(crate) fn take(&mut self, update: Update, now: Timestamp) -> Result<(), Failure> {
         match update {
@@ -110,7 +110,8 @@ impl World {
         Ok(())
     }
 
-    /// `Init` does not count as success: it comes before the API server was even called.
+    /// Records that a watch works. The event `Init` does not show that, because it comes before the API server is even
+    /// called.
     fn works<K>(&mut self, what: &What, event: &Event<K>) {
         if !matches!(event, Event::Init) {
             self.troubles.remove(what);
@@ -134,7 +135,7 @@ impl World {
             watcher::Error::WatchStartFailed(error) | watcher::Error::WatchFailed(error) => {
                 Failure::of_call(&right("watch"), error)
             }
-            // The last version seen is too old to resume from, so everything is listed again.
+            // The last version that was seen is too old to resume from, so everything is listed again.
             watcher::Error::WatchError(status) if status.code == 410 => return Ok(()),
             watcher::Error::WatchError(status) => {
                 Failure::of_call(&right("watch"), &kube::Error::Api(status.clone()))
@@ -148,7 +149,7 @@ impl World {
         Ok(())
     }
 
-    /// Whether the output can be shown: each watch has received its list, or has failed.
+    /// Whether the output can be shown, because each watch has received its list or has failed.
     pub(crate) fn is_complete(&self) -> bool {
         let update = |what: &What, listed: bool| listed || self.troubles.contains_key(what);
         let around = self.scope.semaphore.is_none()
@@ -157,12 +158,12 @@ impl World {
         self.semaphores.is_listed() && around
     }
 
-    /// Whether the one watched semaphore exists.
+    /// Whether the one watched semaphore exists. If all are watched, this is true.
     pub(crate) fn has_semaphore(&self) -> bool {
         self.scope.semaphore.is_none() || self.semaphores.values().next().is_some()
     }
 
-    /// What can't be shown, or may be stale.
+    /// Returns what can't be shown, or may be out of date.
     pub(crate) fn gaps(&self, now: Timestamp) -> Vec<String> {
         let lasting = self.troubles.iter().filter(|(_, (since, _))| {
             let age = now.as_second().saturating_sub(since.as_second());
@@ -206,7 +207,7 @@ impl World {
         show::show(&shown, now)
     }
 
-    /// All semaphores, one on each line.
+    /// Returns the list of all semaphores, one on each line.
     fn all(&self, gaps: &[String], now: Timestamp) -> Text {
         let columns = Columns {
             namespace: self.scope.namespace.is_none(),
@@ -219,7 +220,7 @@ impl World {
         below(gaps, text)
     }
 
-    /// The state whose changes are reported.
+    /// Returns the state whose changes are reported.
     pub(crate) fn seen(&self) -> Seen {
         let Some(name) = &self.scope.semaphore else {
             return Seen::of(self.semaphores.values(), []);
@@ -354,7 +355,7 @@ mod tests {
         let gaps = world.gaps(now());
         assert_eq!(gaps.len(), 2);
         assert!(gaps[0].contains("ClusterRole view"), "{}", gaps[0]);
-        // No failure since then: the watch has recovered.
+        // The watch has not failed since then, so it has recovered.
         let later = now().checked_add(QUIET * 2).unwrap();
         assert_eq!(world.gaps(later).len(), 0);
         apply(&mut world, vec![Update::Job(Box::new(Event::Init))]);

@@ -1,4 +1,4 @@
-//! `hold`, `unhold` and `bump`, which set annotations that decide a workload's place in the queue.
+//! The commands `hold`, `unhold` and `bump`. They set annotations that decide a workload's place in the queue.
 
 use consul_semaphore::Phase;
 use consul_semaphore_api::annotations::{HOLD, PRIORITY, SEMAPHORE, WAITS_LABEL};
@@ -15,12 +15,12 @@ pub(crate) enum Change {
     Priority(i32),
 }
 
-/// What has to be done.
+/// The next thing to do for a change.
 #[derive(Debug, PartialEq, Eq)]
 enum Step {
     /// The workload is already as requested.
     Nothing(String),
-    /// The annotation, its value, and the message once it is written.
+    /// The annotation must be written. `done` is the message once it is written.
     Write {
         annotation: &'static str,
         value: Option<String>,
@@ -51,13 +51,13 @@ pub(crate) async fn change(
     }
 }
 
-/// The patch names the uid, so that it can't hit a new workload with the same name.
+/// Returns a merge patch. It names the uid, so that it can't change a new workload with the same name.
 fn patch(object: &Object, annotation: &str, value: Option<&str>) -> Value {
     json!({ "metadata": { "uid": object.metadata.uid, "annotations": { annotation: value } } })
 }
 
-/// Decides from the current workload. The annotations of one that holds a slot take effect only when its pods have
-/// ended.
+/// Decides what to do from the current workload. The annotations of a workload that holds a slot take effect only when
+/// its pods have ended.
 fn step(named: &WorkloadName, object: &Object, change: Change) -> Result<Step, Failure> {
     let title = named.title();
     let annotations = object.metadata.annotations.clone().unwrap_or_default();
@@ -101,7 +101,7 @@ fn step(named: &WorkloadName, object: &Object, change: Change) -> Result<Step, F
     };
     let now = annotations.get(annotation);
     let same = match change {
-        // Any other value is not a hold, and may be malformed: unhold removes it as well.
+        // A value other than `true` is not a hold and may be malformed, so `unhold` removes it as well.
         Change::Unhold => now.is_none(),
         Change::Hold | Change::Priority(_) => now == value.as_ref(),
     };
@@ -116,12 +116,12 @@ fn step(named: &WorkloadName, object: &Object, change: Change) -> Result<Step, F
     })
 }
 
-/// When the change takes effect, unless that is at once.
+/// Returns when the change takes effect, unless that is at once.
 fn remark(named: &WorkloadName, object: &Object, phase: Phase) -> Result<String, Failure> {
     let kind = named.kind.name();
     let workload = named.tracked(object)?;
     let ignored = workload.as_ref().filter(|workload| workload.is_managed());
-    // The new value may be what corrects any other obstacle.
+    // Any other obstacle may be one that the new value corrects, so it is not mentioned.
     if let Some(obstacle) = ignored.and_then(|workload| workload.obstacle.as_ref()) {
         return Ok(format!(
             ". The operator ignores this {kind}, so it gets no slot: {obstacle}"
@@ -152,7 +152,7 @@ mod tests {
 
     use super::*;
 
-    /// The step for a Job.
+    /// Returns the step for a Job.
     fn step(object: &Object, change: Change) -> Result<Step, Failure> {
         super::step(&WorkloadName::parse("a").unwrap(), object, change)
     }
@@ -181,7 +181,7 @@ mod tests {
         )
     }
 
-    /// The written annotation with its value, and the message.
+    /// Returns the annotation that is written, its value, and the message.
     fn written(job: &Object, change: Change) -> (&'static str, Option<String>, String) {
         match step(job, change).unwrap() {
             Step::Write {
@@ -273,7 +273,7 @@ mod tests {
         assert!(done.contains("example.com/queue"), "{done}");
     }
 
-    /// Held as the admission policies do, and running.
+    /// The workload is held as the admission policies hold it, and runs.
     #[test]
     fn a_workload_of_another_kind_is_told_what_is_special_about_it() {
         let pod = |change: &dyn Fn(&mut Value)| {

@@ -1,4 +1,4 @@
-//! `pause` and `resume`: whether a semaphore grants.
+//! The commands `pause` and `resume`, which decide whether a semaphore grants slots.
 
 use serde_json::json;
 
@@ -22,7 +22,7 @@ pub(crate) async fn pause(cluster: &Cluster, name: &str, paused: bool) -> Result
         };
         return terminal::write(&format!("{title} is {word}\n"));
     }
-    // The patch names the uid, so that it can't hit a new semaphore with the same name.
+    // The patch names the uid, so that it can't change a new semaphore with the same name.
     let patch = json!({ "metadata": { "uid": object.metadata.uid }, "spec": { "paused": paused } });
     cluster.patch_semaphore(name, &patch).await?;
     let status = status(&semaphore);

@@ -1,5 +1,5 @@
-//! `release`: takes a slot away from its holder by ending its session in Consul. The operator can't be asked for
-//! that, so this calls Consul with the user's own token.
+//! The command `release`. It takes a slot from its holder by ending the holder's session in Consul. The operator can't
+//! be asked to do that, so the command calls Consul with the user's own token.
 
 use std::{
     env,
@@ -98,8 +98,8 @@ pub(crate) async fn release(
         return Err(Failure::impossible("not released: the answer was not yes"));
     }
     if !yes {
-        // The answer took time: meanwhile the holder may have given the slot back and used the session for something
-        // else.
+        // The user took time to answer. Meanwhile the holder may have given the slot back and used the session for
+        // something else.
         let listing = consul.list(&prefix.folder()).await;
         let listing = listing.map_err(|error| explain(error, &semaphore))?;
         if !matches!(locate(&semaphore, listing, &session), Role::Holds { .. }) {
@@ -115,7 +115,8 @@ pub(crate) async fn release(
     ))
 }
 
-/// A client for Consul from the user's environment, scoped to the semaphore's part of it.
+/// Returns a client for Consul from the user's environment, scoped to the datacenter, namespace and partition of the
+/// semaphore.
 fn client(semaphore: &ConsulSemaphore) -> Result<Client, Failure> {
     let config = Config::from_env().map_err(|error| Failure::impossible(error.to_string()))?;
     let client = Client::new(config).map_err(|error| Failure::impossible(error.to_string()))?;
@@ -134,7 +135,7 @@ fn address() -> String {
     set.unwrap_or_else(|| "http://127.0.0.1:8500".to_owned())
 }
 
-/// The error, and what this command needs.
+/// Returns the error together with what this command needs.
 fn explain(error: consul::Error, semaphore: &ConsulSemaphore) -> Failure {
     let mut failure = Failure::from(error);
     let more = match failure.kind {
@@ -155,20 +156,20 @@ fn explain(error: consul::Error, semaphore: &ConsulSemaphore) -> Failure {
 /// The role of a session in a semaphore.
 #[derive(Debug, PartialEq, Eq)]
 enum Role {
-    /// It holds a slot. The body is its contender's, if there is one.
+    /// The session holds a slot. `body` is the body of its contender, if there is one.
     Holds {
         key: Option<Key>,
         body: Option<Box<ContenderBody>>,
     },
-    /// It takes part, but holds no slot.
+    /// The session takes part in the semaphore but holds no slot.
     Waits,
-    /// It is listed as a holder, but has ended.
+    /// The session is listed as a holder but has ended.
     Dead,
-    /// It is not part of the semaphore, and may belong to anything.
+    /// The session is not part of the semaphore, and may belong to anything.
     Absent,
 }
 
-/// Finds the role of a session below the prefix, with the operator's own parser.
+/// Returns the role of a session below the prefix. The operator's own parser reads the listing.
 fn locate(semaphore: &ConsulSemaphore, listing: Listing, session: &SessionId) -> Role {
     let prefix = semaphore.prefix();
     for (key, prefix, part) in parts(&prefix, semaphore.spec.keyed, listing) {
@@ -189,14 +190,15 @@ fn locate(semaphore: &ConsulSemaphore, listing: Listing, session: &SessionId) ->
     Role::Absent
 }
 
-/// The workload of the namespace that is named so, if it is one that the user may read.
+/// Returns the workload of the namespace with this name; `None` if the user may not read it, or if the text is not the
+/// name of a workload.
 async fn workload_named(
     cluster: &Cluster,
     text: &str,
 ) -> Result<Option<(WorkloadName, Object)>, Failure> {
     let named = match WorkloadName::parse(text) {
         Ok(named) => named,
-        // No session has a slash.
+        // The text can't be a session, because the id of a session has no slash.
         Err(error) if text.contains('/') => return Err(Failure::impossible(error)),
         Err(_) => return Ok(None),
     };
@@ -207,7 +209,7 @@ async fn workload_named(
     }
 }
 
-/// The session that holds a slot for a workload, as its contender says.
+/// Returns the session that holds a slot for a workload, according to its contender.
 fn session_of(
     semaphore: &ConsulSemaphore,
     listing: Listing,
@@ -261,10 +263,10 @@ fn parts(prefix: &Prefix, keyed: bool, listing: Listing) -> Vec<(Option<Key>, Pr
         .collect()
 }
 
-/// What a holder's session was made for.
+/// The workload or program for which a holder's session was made.
 #[derive(Debug)]
 struct Claim {
-    /// The cluster's name, or its id if the holder has not written a name.
+    /// Name of the cluster, or its id if the holder has not written a name.
     cluster: String,
     namespace: String,
     kind: KindName,
@@ -273,13 +275,13 @@ struct Claim {
     semaphore: String,
 }
 
-/// Foreign text made safe for a warning: it can't fake a line or control the terminal.
+/// Returns foreign text in a form that is safe in a warning, because it can't fake a line or control the terminal.
 fn clean(text: &str) -> String {
     one_line(text, 200)
 }
 
-/// The name of a session proves what it was made for. If it can't be read, the contender's body has to do. The error
-/// is a holder that is neither a workload nor a command of `exec`.
+/// Returns what the session was made for. The name of the session proves that; if it can't be read, the contender's
+/// body is used. The error is a holder that is neither a workload nor a command of `exec`.
 fn claim(body: Option<&ContenderBody>, known: Option<&Session>) -> Result<Claim, Holder> {
     let Some(known) = known else {
         let body = body.ok_or_else(|| Holder::Program("its session is unknown".to_owned()))?;
@@ -312,7 +314,7 @@ fn claim(body: Option<&ContenderBody>, known: Option<&Session>) -> Result<Claim,
     })
 }
 
-/// The holder, and for a workload of this cluster its phase.
+/// Returns the holder, with its phase if it is a workload of this cluster.
 async fn holder(
     cluster: &Cluster,
     name: &str,
@@ -324,7 +326,7 @@ async fn holder(
         Err(holder) => return Ok(holder),
     };
     if claim.namespace == NONE && claim.kind.unusual().is_some() {
-        // A program that holds its slots itself.
+        // The holder is a program that holds its slots itself.
         return Ok(Holder::Program(format!(
             "{} on {}",
             claim.name, claim.cluster
@@ -344,7 +346,7 @@ async fn holder(
     let Some(named) = WorkloadName::of(&claim.kind, &claim.name) else {
         return Ok(unseen(claim.cluster));
     };
-    // Semaphores of several namespaces can share a prefix.
+    // The workload may be in another namespace, because semaphores of several namespaces can share a prefix.
     let there = cluster.at(&claim.namespace);
     let found = match there.workload(&named).await {
         Ok(found) => Some(found),
@@ -358,7 +360,7 @@ async fn holder(
             workload: title,
         });
     };
-    // Only the semaphore through which the workload got its slot counts.
+    // The setting comes from the semaphore through which the workload got its slot.
     let on_slot_lost = if (&*claim.namespace, &*claim.semaphore) == (&*cluster.namespace, name) {
         Some(semaphore.spec.on_slot_lost)
     } else {
@@ -378,7 +380,7 @@ async fn holder(
     })
 }
 
-/// Asks, and waits for the answer. Without an answer it is no.
+/// Asks for confirmation and returns whether the answer was `yes`. The end of the input is an error.
 fn confirmed() -> Result<bool, Failure> {
     let failed =
         |error: io::Error| Failure::impossible(format!("can't ask for confirmation: {error}"));
@@ -411,7 +413,7 @@ mod tests {
         from_value(semaphore).unwrap()
     }
 
-    /// The flags of `api.Lock`, and of every program that shares a mutex with it.
+    /// The flags of `api.Lock` and of every program that shares a mutex with it.
     const MUTEX_FLAGS: u64 = 0x2ddc_cbc0_58a5_0c18;
 
     fn entry(key: &str, value: &str, session: Option<&str>, flags: u64) -> Entry {

@@ -27,7 +27,7 @@ pub(super) enum Name {
 }
 
 impl Name {
-    /// From the argument's name in `cli.rs`.
+    /// Returns the kind of name for an argument of `cli.rs`, by the argument's id.
     pub(super) fn of(arg: &Arg) -> Option<Self> {
         match arg.get_id().as_str() {
             "semaphore" => Some(Self::Semaphore),
@@ -43,7 +43,7 @@ impl Name {
     }
 }
 
-/// The names of a kind, each with its description; `None` if they can't be read.
+/// Returns the names of a kind, each with its description; `None` if they can't be read.
 pub(super) async fn names(name: &Name, next: &Next) -> Option<Vec<(String, String)>> {
     let bare = |name: String| (name, String::new());
     match name {

@@ -12,7 +12,7 @@ use super::{
     recorded::RecordedEvent,
 };
 
-/// How long a line may be, in characters. Some of its words are foreign.
+/// The greatest length of a line, in characters. Some words of a line are foreign.
 const LONGEST: usize = 8_192;
 
 /// The part of the watched state whose changes are reported.
@@ -30,11 +30,11 @@ struct Summary {
     /// The holders' names, by session.
     holders: BTreeMap<String, String>,
     queue: Vec<String>,
-    /// What becomes of Jobs in the queue that ask for slots of several semaphores, by their names.
+    /// The reason why each Job in the queue that asks for slots of several semaphores waits, by the Job's name.
     several: BTreeMap<String, String>,
-    /// Whether slots are granted, if there are windows.
+    /// Whether slots are granted; empty if the semaphore has no windows.
     windows: String,
-    /// The names of those that wait in other clusters and programs.
+    /// The names of the contenders that wait in other clusters and programs.
     elsewhere: Vec<String>,
 }
 
@@ -53,7 +53,8 @@ impl Seen {
         }
     }
 
-    /// What is new since `before`. With `details`, also changes of holders and queue.
+    /// Returns what is new since `before`. With `details`, the lines include changes of holders and of the queue, and
+    /// new events.
     pub(crate) fn since(&self, before: &Self, details: bool) -> Vec<String> {
         let mut lines = Vec::new();
         for (name, now) in &self.semaphores {

@@ -1,4 +1,4 @@
-//! One semaphore for programs, as JSON or YAML.
+//! A semaphore for programs, as JSON or YAML.
 
 use consul_semaphore_api::{HolderStatus, WaiterStatus};
 use jiff::Timestamp;
@@ -20,19 +20,19 @@ pub(crate) struct Document<'a> {
     /// The object as it is stored.
     semaphore: &'a DynamicObject,
     holders: Vec<Holder>,
-    /// How many more holders there are.
+    /// Number of holders beyond these.
     more_holders: usize,
-    /// The next one is first.
+    /// The Jobs in the queue. The next one to get a slot is first.
     queue: &'a [Place],
-    /// How many more Jobs wait behind these.
+    /// Number of Jobs that wait behind these.
     more_in_queue: usize,
-    /// Contenders of other clusters and programs that wait.
+    /// The contenders of other clusters and programs that wait.
     waiting_elsewhere: Vec<Contender>,
     not_queued: &'a [Outside],
-    /// How many more Jobs are not in the queue.
+    /// Number of Jobs outside the queue beyond these.
     more_not_queued: usize,
     events: &'a [&'a RecordedEvent],
-    /// What could not be read, and why.
+    /// The objects that could not be read, and why.
     gaps: &'a [String],
 }
 
@@ -50,7 +50,7 @@ pub(super) struct Holder {
     never_expires: bool,
 }
 
-/// A contender, with its name in the status taken apart.
+/// A contender. Its name in the status is split into parts.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Contender {
@@ -100,7 +100,7 @@ impl Holder {
 }
 
 impl Contender {
-    /// One of another cluster or program that waits.
+    /// Returns a contender of another cluster or program that waits.
     pub(super) fn waiting(waiter: &WaiterStatus) -> Self {
         Self::new(
             &waiter.session,

@@ -4,10 +4,10 @@ use consul_semaphore_api::{ConsulSemaphoreStatus, LISTED, WaiterStatus};
 
 use super::item::count;
 
-/// How many of them are named.
+/// The number of contenders that are named.
 const NAMED: usize = 5;
 
-/// Those that wait for a slot of this key, or for any.
+/// Returns the contenders that wait for a slot of this key, or of any key if there is none.
 pub(super) fn waiters<'a>(
     status: &'a ConsulSemaphoreStatus,
     key: Option<&str>,
@@ -17,7 +17,8 @@ pub(super) fn waiters<'a>(
         .collect()
 }
 
-/// One line about them; `None` if nobody waits elsewhere. A status that lists as many as it can may leave some out.
+/// Returns a line about the contenders that wait elsewhere; `None` if nobody does. The number is a lower bound if the
+/// status lists as many as it can.
 pub(super) fn line(status: &ConsulSemaphoreStatus, key: Option<&str>) -> Option<String> {
     let waiters = waiters(status, key);
     if waiters.is_empty() {
@@ -37,7 +38,7 @@ pub(super) fn line(status: &ConsulSemaphoreStatus, key: Option<&str>) -> Option<
     Some(format!("{at_least}{number}: {}", names.join(", ")))
 }
 
-/// The operator's name for one of them, with its key unless that is known.
+/// Returns the operator's name for a contender, with its key unless the key is known.
 pub(super) fn name(waiter: &WaiterStatus, known: Option<&str>) -> String {
     let session = || format!("session {}", waiter.session);
     let name = waiter.waiter.clone().unwrap_or_else(session);

@@ -1,4 +1,4 @@
-//! A text as the bytes for a terminal, which show it at once and in place of the previous one.
+//! A text as the bytes for a terminal. The terminal shows the text at once and in place of the previous one.
 
 use super::text::{Line, Text, Tone};
 
@@ -9,20 +9,20 @@ pub(crate) struct Size {
     pub(crate) rows: usize,
 }
 
-/// Switches to a separate screen without a cursor, and keeps the terminal's content.
+/// Switches to a separate screen without a cursor. The terminal keeps its content.
 pub(crate) const OPEN: &str = "\u{1b}[?1049h\u{1b}[?25l";
 /// Switches back to the previous content.
 pub(crate) const CLOSE: &str = "\u{1b}[?25h\u{1b}[?1049l";
 
-/// Begins a frame at the upper left corner. Terminals that support it show the frame only once it is complete.
+/// Begins a frame at the upper left corner. Terminals that support this show the frame only once it is complete.
 const BEGIN: &str = "\u{1b}[?2026h\u{1b}[H";
-/// Clears what a longer line left behind.
+/// Clears the rest of a line, in which a longer line may have been.
 const REST_OF_LINE: &str = "\u{1b}[K";
-/// Clears what further lines left behind, and ends the frame.
+/// Clears further lines of the previous frame, and ends the frame.
 const END: &str = "\u{1b}[J\u{1b}[?2026l";
 
-/// Nothing is cleared before it is rewritten, so nothing flickers. The last column stays free: terminals disagree
-/// about a cursor that waits there for the next line.
+/// Returns the bytes for a text. Nothing is cleared before it is rewritten, so nothing flickers. The last column stays
+/// free, because terminals disagree about a cursor that waits there for the next line.
 pub(crate) fn frame(text: &Text, size: Size, colour: bool) -> String {
     let columns = size.columns.saturating_sub(1).max(1);
     let lines = fit(text, size.rows.max(1));
@@ -33,7 +33,7 @@ pub(crate) fn frame(text: &Text, size: Size, colour: bool) -> String {
     format!("{BEGIN}{}{END}", lines.join("\r\n"))
 }
 
-/// The lines that fit. If not all do, the last one says how many are missing.
+/// Returns the lines that fit. If not all do, the last one says how many are missing.
 fn fit(text: &Text, rows: usize) -> Vec<Line> {
     if text.lines.len() <= rows {
         return text.lines.clone();
@@ -88,7 +88,7 @@ mod tests {
             rows: 0,
         };
         let shown = frame(&text(&["a", "b"]), size, false);
-        // It clears only to the end of a line, and of the screen at the end.
+        // A frame clears only to the end of a line and, at its end, to the end of the screen.
         let cleared = shown.matches("\u{1b}[K").count() + shown.matches("\u{1b}[J").count();
         assert_eq!(shown.matches("\u{1b}[").count(), cleared + 3, "{shown:?}");
         assert!(shown.starts_with("\u{1b}[?2026h\u{1b}[H"), "{shown:?}");

@@ -3,7 +3,7 @@
 use consul_semaphore_workload::KIND;
 use serde::Serialize;
 
-/// The kinds of holders.
+/// The kind of a holder.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) enum Kind {
     /// A Job of a cluster.
@@ -12,9 +12,9 @@ pub(crate) enum Kind {
     Process,
     /// A foreign program.
     Program,
-    /// Nothing is known of the holder.
+    /// The holder is not known.
     Unknown,
-    /// A workload of this other kind, of a cluster.
+    /// A workload of another kind, of a cluster.
     #[serde(untagged)]
     Workload(String),
 }
@@ -35,16 +35,16 @@ impl Kind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Who {
     pub(crate) kind: Kind,
-    /// The cluster of a workload, the host of a process, the Consul node of a program's session.
+    /// The cluster of a workload, the host of a process, or the Consul node of a program's session.
     pub(crate) place: String,
-    /// `namespace/name` of a workload, the command of a process, the name of a program's session.
+    /// `namespace/name` of a workload, the command of a process, or the name of a program's session.
     pub(crate) name: String,
 }
 
 impl Who {
-    /// Parses `status.holders[].holder`: `<cluster> <namespace>/<name>`, `<cluster> <kind>:<namespace>/<name>`,
-    /// `<host> <command>` or
-    /// `<session's name> on <node>`. A session's name can be any text, so that form is checked first.
+    /// Parses `status.holders[].holder`, which has one of the forms `<cluster> <namespace>/<name>`, `<cluster>
+    /// <kind>:<namespace>/<name>`, `<host> <command>` and `<session's name> on <node>`. The last form is checked first,
+    /// because a session's name can be any text.
     pub(crate) fn read(holder: Option<&str>) -> Self {
         let Some(text) = holder else {
             return Self::new(Kind::Unknown, "", "");
@@ -80,14 +80,14 @@ impl Who {
     }
 }
 
-/// The kind and the name of a workload that is no Job: the kind is before its namespace.
+/// Returns the kind and the name of a workload that is no Job. The kind stands before the namespace.
 fn other_workload(name: &str) -> Option<(&str, &str)> {
     let (kind, name) = name.split_once(':')?;
     let is_kind = kind.starts_with(|first: char| first.is_ascii_uppercase()) && !kind.contains('/');
     is_kind.then_some((kind, name))
 }
 
-/// A workload in a column of Jobs: its name alone, or `KIND/NAME` if it is of another kind.
+/// Returns the title of a workload in a column of Jobs: its name alone, or `KIND/NAME` if it is of another kind.
 pub(crate) fn title(kind: &str, name: &str) -> String {
     if kind == KIND {
         return name.to_owned();
@@ -102,7 +102,7 @@ mod tests {
 
     use super::*;
 
-    /// The operator's name for a contender of this namespace and name.
+    /// Parses the operator's name for a contender of this namespace and name.
     fn called(cluster: &str, namespace: &str, name: &str) -> Who {
         let cluster = Cluster {
             name: cluster.into(),

@@ -10,7 +10,7 @@ use kube::{ResourceExt as _, api::DynamicObject};
 
 use super::text::{Span, Tone};
 
-/// A `ConsulSemaphore`: one that can be parsed, or one that was stored before its schema.
+/// A `ConsulSemaphore` that can be parsed, or one that was stored before its schema and can't be parsed.
 #[derive(Clone, Debug)]
 pub(crate) enum Item {
     Semaphore(Box<ConsulSemaphore>),
@@ -36,23 +36,23 @@ impl Item {
     }
 }
 
-/// The last status that the operator reported; empty if there is none yet.
+/// Returns the last status that the operator reported; an empty one if there is none yet.
 pub(crate) fn status(semaphore: &ConsulSemaphore) -> ConsulSemaphoreStatus {
     semaphore.status.clone().unwrap_or_default()
 }
 
-/// A condition, if the operator has reported it.
+/// Returns a condition, if the operator has reported it.
 pub(crate) fn condition(semaphore: &ConsulSemaphore, type_: ConditionType) -> Option<&Condition> {
     conditions::find(&semaphore.status.as_ref()?.conditions, type_)
 }
 
-/// The generation of the spec that the status describes, if the spec is newer.
+/// Returns the generation of the spec that the status describes, if it is not the current one.
 pub(crate) fn outdated(semaphore: &ConsulSemaphore) -> Option<i64> {
     let seen = semaphore.status.as_ref()?.observed_generation?;
     (semaphore.metadata.generation != Some(seen)).then_some(seen)
 }
 
-/// A condition as a word with its tone.
+/// Returns the status of a condition as a word with its tone.
 pub(crate) fn phase(condition: Option<&Condition>) -> Span {
     let word = condition.map_or("Unknown", |condition| condition.status.as_str());
     let tone = match word {
@@ -63,7 +63,7 @@ pub(crate) fn phase(condition: Option<&Condition>) -> Span {
     Span::new(tone, word)
 }
 
-/// A number with the word for one or for several.
+/// Returns a number with the word for one thing or for several.
 pub(crate) fn count<N: TryInto<u64>>(number: N, one: &str, several: &str) -> String {
     let number = number.try_into().unwrap_or(0);
     format!("{number} {}", if number == 1 { one } else { several })

@@ -1,4 +1,4 @@
-//! All semaphores, one on each line.
+//! The list of all semaphores, one on each line.
 
 use consul_semaphore_api::{ConsulSemaphore, conditions::ConditionType};
 use jiff::Timestamp;
@@ -12,8 +12,8 @@ use super::{
     text::{Span, Text, Tone},
 };
 
-/// Replaces a missing name or number. Each cell except a message is one word, and none is empty, so `awk` can count
-/// them.
+/// The text for a missing name or number. Each cell except a message is one word and none is empty, so `awk` can count
+/// the cells.
 const NOTHING: &str = "-";
 
 /// The columns that depend on the options.
@@ -124,7 +124,7 @@ fn readable(semaphore: &ConsulSemaphore, now: Timestamp) -> Vec<Span> {
     ]
 }
 
-/// The limit, which a keyed semaphore has for each key.
+/// Returns the limit. A keyed semaphore has this limit for each key.
 fn limit_cell(semaphore: &ConsulSemaphore) -> Span {
     let limit = limit(semaphore);
     if semaphore.spec.keyed {
@@ -134,7 +134,7 @@ fn limit_cell(semaphore: &ConsulSemaphore) -> Span {
     }
 }
 
-/// The spec's limit, and Consul's if it differs.
+/// Returns the limit of the spec, with Consul's limit if that differs.
 pub(super) fn limit(semaphore: &ConsulSemaphore) -> Span {
     let ours = semaphore.spec.limit;
     match status(semaphore).limit {

@@ -1,13 +1,13 @@
-//! Jobs that name a `ConsulSemaphore` that does not exist in their namespace.
+//! A note about Jobs that name a `ConsulSemaphore` that does not exist in their namespace.
 
 use std::collections::BTreeSet;
 
 use consul_semaphore_workload::TrackedWorkload;
 
-/// How many of them are named.
+/// The number of Jobs that are named.
 const NAMED: usize = 5;
 
-/// The semaphore that a Job names.
+/// A semaphore that a Job names.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Reference {
     namespace: String,
@@ -16,7 +16,8 @@ pub(crate) struct Reference {
 }
 
 impl Reference {
-    /// Those of a Job: none if it names none, or does not wait for them: it is done, being deleted or managed elsewhere.
+    /// Returns the semaphores that a Job names. A Job that is done, being deleted or managed elsewhere does not wait
+    /// for them, so it has none.
     pub(crate) fn of(workload: &TrackedWorkload) -> Vec<Self> {
         if workload.workload.has_ended() || workload.is_managed() {
             return Vec::new();
@@ -30,8 +31,8 @@ impl Reference {
     }
 }
 
-/// One line about the Jobs whose semaphore is not among the `existing` ones, each by its namespace and name. `cut` says
-/// that there are more Jobs than these.
+/// Returns a line about the Jobs whose semaphore is not among the `existing` ones, each a namespace and a name. `cut`
+/// says that there are more Jobs than these.
 pub(crate) fn line(
     references: &[Reference],
     existing: &BTreeSet<(String, String)>,

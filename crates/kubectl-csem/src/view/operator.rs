@@ -1,4 +1,4 @@
-//! Whether an operator reports: by its Lease, or by what it has written.
+//! Whether an operator reports, judged by its Lease and by what it has written.
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::{
@@ -14,13 +14,13 @@ pub(crate) const LEASE: &str = "consul-semaphore-operator";
 /// The namespace of the operator, if it is installed as the docs say.
 pub(crate) const NAMESPACE: &str = "consul-semaphore-system";
 
-/// The operator as a manager of fields, also if the Lease has another name.
+/// The operator's name as a manager of fields. It does not depend on the name of the Lease.
 const MANAGER: &str = "consul-semaphore-operator";
 
-/// How long a lease lasts that does not say so.
+/// The duration of a Lease that does not say it, in seconds.
 const USUAL: i32 = 15;
 
-/// When an operator last changed one of these objects, as far as the API server says.
+/// Returns when an operator last changed one of these objects, according to the managed fields.
 pub(crate) fn last_write<'a>(
     objects: impl IntoIterator<Item = &'a ObjectMeta>,
 ) -> Option<Timestamp> {
@@ -35,10 +35,10 @@ pub(crate) fn last_write<'a>(
         .max()
 }
 
-/// A line that says since when no operator reports; `None` if one does, or there is no Lease to tell.
+/// Returns a line that says since when no operator reports; `None` if an operator reports, or if no Lease can tell.
 ///
-/// An operator that has written something (`written`) after all Leases had ended has none: the Leases are an earlier
-/// operator's and say nothing about it.
+/// An operator that has written something (`written`) after all Leases had ended does not use a Lease. The Leases then
+/// belong to an earlier operator and say nothing about this one.
 pub(crate) fn silence(
     leases: &[Lease],
     written: Option<Timestamp>,
@@ -62,7 +62,7 @@ pub(crate) fn silence(
     ))
 }
 
-/// After how long a Lease that is not renewed is over: after two of its durations.
+/// Returns the time after which a Lease that is not renewed is over: twice its duration.
 fn patience(spec: &LeaseSpec) -> SignedDuration {
     let seconds = spec.lease_duration_seconds.unwrap_or(USUAL);
     SignedDuration::from_secs(i64::from(seconds)).saturating_mul(2)
@@ -131,7 +131,7 @@ mod tests {
             silence(std::slice::from_ref(&late), written, now())
         };
         assert_eq!(said(MANAGER, "2026-01-01T00:18:31Z"), None);
-        // By its holder.
+        // The holder of the Lease wrote this before the Lease had ended.
         assert!(said(MANAGER, "2026-01-01T00:18:05Z").is_some());
         assert!(said("kubectl", "2026-01-01T00:29:00Z").is_some());
     }

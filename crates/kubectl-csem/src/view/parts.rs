@@ -22,14 +22,14 @@ const LABEL: usize = 18;
 /// The indent of the lines below a heading.
 pub(super) const INDENT: usize = 2;
 
-/// A line of the summary at the top.
+/// Returns a line of the summary at the top.
 pub(super) fn labelled(label: &str, mut spans: Vec<Span>) -> Line {
     let label = format!("{:INDENT$}{label:LABEL$}", "");
     spans.insert(0, Span::new(Tone::Dim, label));
     Line(spans)
 }
 
-/// A line that asks for attention.
+/// Returns a line that asks for attention.
 pub(super) fn note(words: &str) -> Line {
     Line(vec![
         Span::plain("  "),
@@ -41,15 +41,15 @@ pub(super) fn dim(words: &str) -> Line {
     Line(vec![Span::plain("  "), Span::new(Tone::Dim, words)])
 }
 
-/// A line with the number of those that are not shown.
+/// Adds a line with the number of entries that are not shown.
 pub(super) fn more(text: &mut Text, number: usize) {
     if number > 0 {
         text.push(dim(&format!("… and {number} more")));
     }
 }
 
-/// Why the status may not describe the semaphore as it is now, and the conditions that say more than that all is well.
-/// `said` is a message that is shown already.
+/// Adds the reasons why the status may not describe the semaphore as it is now, and the conditions that say more than
+/// that all is well. `said` is a message that is shown already.
 pub(super) fn reported(text: &mut Text, semaphore: &ConsulSemaphore, said: Option<&str>) {
     if semaphore.status.is_none() {
         text.push(note(
@@ -70,7 +70,7 @@ pub(super) fn reported(text: &mut Text, semaphore: &ConsulSemaphore, said: Optio
         .into_iter()
         .filter_map(|type_| condition(semaphore, type_))
     {
-        // Ready has the reason of the condition that is to blame, and mostly its message.
+        // The condition Ready has the reason of the condition that is to blame, and mostly also its message.
         let is_ready = condition.type_ == ConditionType::Ready.as_str();
         if is_ready || ready.is_none_or(|ready| ready.reason != condition.reason) {
             text.extend(condition_line(condition, said));
@@ -78,7 +78,8 @@ pub(super) fn reported(text: &mut Text, semaphore: &ConsulSemaphore, said: Optio
     }
 }
 
-/// A condition, unless it only says that all is well. Its message is left out if it is `said` already.
+/// Returns the line for a condition, unless the condition only says that all is well. Its message is left out if it was
+/// `said` already.
 fn condition_line(condition: &Condition, said: Option<&str>) -> Option<Line> {
     let is = |type_: ConditionType| condition.type_ == type_.as_str();
     let plain = !is(ConditionType::Ready) && conditions::is_normal(condition);
@@ -87,7 +88,7 @@ fn condition_line(condition: &Condition, said: Option<&str>) -> Option<Line> {
     }
     let mut word = phase(Some(condition));
     if plain {
-        // Holding all slots is not an error.
+        // A semaphore without a free slot is not in error.
         word = Span::plain(&condition.status);
     }
     let reason = if said == Some(&condition.message) {
@@ -98,7 +99,7 @@ fn condition_line(condition: &Condition, said: Option<&str>) -> Option<Line> {
     Some(labelled(&condition.type_, vec![word, Span::plain(reason)]))
 }
 
-/// What the limit is on: `Semaphore`, `Mutex`, or `Rate/1m`.
+/// Returns what the limit applies to: `Semaphore`, `Mutex`, or for example `Rate/1m`.
 pub(super) fn mode(semaphore: &ConsulSemaphore) -> String {
     let mode = semaphore.spec.mode;
     let period = semaphore.spec.period;
@@ -108,7 +109,7 @@ pub(super) fn mode(semaphore: &ConsulSemaphore) -> String {
     )
 }
 
-/// How many slots are held. The limit of a keyed semaphore is for each key.
+/// Returns how many slots are held. The limit of a keyed semaphore is for each key.
 pub(super) fn slots(semaphore: &ConsulSemaphore) -> Line {
     let reported = status(semaphore);
     let here = count(reported.held_here, "of them by a Job", "of them by Jobs");
@@ -135,7 +136,7 @@ pub(super) fn slots(semaphore: &ConsulSemaphore) -> Line {
     labelled("Slots", spans)
 }
 
-/// When slots are granted, and to whom, if that is restricted.
+/// Adds when slots are granted, and to whom, if that is restricted.
 pub(super) fn restrictions(text: &mut Text, semaphore: &ConsulSemaphore, now: Timestamp) {
     let (reported, spec) = (status(semaphore), &semaphore.spec);
     let windows = if let Some(opens) = &reported.window_opens {
@@ -162,7 +163,7 @@ pub(super) fn restrictions(text: &mut Text, semaphore: &ConsulSemaphore, now: Ti
     }
 }
 
-/// The holders, below their heading. `more` is how many there are in addition.
+/// Adds the heading and the holders. `number_more` is the number of further holders.
 pub(super) fn holders(
     text: &mut Text,
     holders: &[&HolderStatus],
@@ -202,7 +203,7 @@ pub(super) fn holders(
     more(text, number_more);
 }
 
-/// Additional remarks about a holder.
+/// Returns the remarks about a holder.
 fn remark(holder: &HolderStatus, now: Timestamp) -> String {
     let mut remarks = Vec::new();
     if let Some(end) = &holder.cools_until {

@@ -1,4 +1,4 @@
-//! The waiting Jobs, in their order, and why they wait, from the status, the conditions and the events.
+//! The waiting Jobs in their order, and why each waits, according to the status, the conditions and the events.
 
 use std::collections::{HashMap, HashSet};
 
@@ -25,24 +25,25 @@ pub(crate) struct Place {
     pub(crate) name: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) key: Option<String>,
-    /// All that it asks for, if that is more than one slot.
+    /// All slots that the Job asks for, if it asks for more than one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) asks_for: Option<String>,
-    /// What is not free of slots of several semaphores, if that is known.
+    /// The slots that are not free, if the Job asks for slots of several semaphores and this is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) lacks: Option<String>,
-    /// Unknown if Jobs can't be listed.
+    /// Priority of the Job; unknown if Jobs can't be listed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) priority: Option<i32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) since: Option<Timestamp>,
-    /// When it fails if it has no slot by then, at the earliest; `None` if that is not so, or unknown.
+    /// Earliest time at which the Job fails if it has no slot by then; `None` if it does not fail, or if the time is
+    /// not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) fails: Option<Timestamp>,
-    /// When it is likely to start; `None` if that is not known.
+    /// Time at which the Job is likely to start; `None` if that is not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) expected: Option<Timestamp>,
-    /// One word, for programs.
+    /// The reason in one word, for programs.
     pub(crate) reason: String,
     pub(crate) message: String,
 }
@@ -56,10 +57,10 @@ pub(crate) struct Outside {
     pub(crate) message: String,
 }
 
-/// The kind and the name of a workload: what tells those of a namespace apart.
+/// The kind and the name of a workload. They identify it in its namespace.
 pub(crate) type Id<'a> = (&'a str, &'a str);
 
-/// That of a known workload.
+/// Returns the kind and the name of a known workload.
 pub(crate) fn id(workload: &TrackedWorkload) -> Id<'_> {
     let workload = &workload.workload;
     (workload.kind.as_str(), &workload.name)
@@ -77,18 +78,18 @@ impl Outside {
     }
 }
 
-/// All workloads that want a slot.
+/// The workloads that want a slot.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Queue {
     pub(crate) places: Vec<Place>,
-    /// How many more Jobs wait behind these.
+    /// Number of Jobs that wait behind these.
     pub(crate) more: usize,
     pub(crate) outside: Vec<Outside>,
-    /// How many more Jobs are not in the queue.
+    /// Number of Jobs outside the queue beyond these.
     pub(crate) more_outside: usize,
 }
 
-/// When the wait of a workload ends, as far as this semaphore shows it.
+/// Returns when the wait of a workload ends, as far as this semaphore shows it.
 pub(crate) fn fails(semaphore: &ConsulSemaphore, workload: &Workload) -> Option<Timestamp> {
     let default = semaphore.spec.wait_timeout.map(WaitTimeout::get);
     let timeout = workload.wait.timeout.or(default)?;
@@ -98,8 +99,8 @@ pub(crate) fn fails(semaphore: &ConsulSemaphore, workload: &Workload) -> Option<
 }
 
 impl Queue {
-    /// Adds why slots of other semaphores than `name` are not free to what is said of Jobs that ask for them. `all` are
-    /// the known semaphores of the namespace.
+    /// Adds, for each Job that asks for slots of several semaphores, why the slots of semaphores other than `name` are
+    /// not free. `all` are the known semaphores of the namespace.
     pub(crate) fn look_elsewhere(
         &mut self,
         name: &str,
@@ -151,8 +152,8 @@ impl Queue {
     }
 }
 
-/// The queue of a semaphore. Its head comes from the status. Where the status is cut off, the rest comes from the
-/// known Jobs. Returns at most `most` Jobs in the queue and outside it.
+/// Returns the queue of a semaphore. The head of the queue comes from the status. If the status lists only a part, the
+/// rest comes from the known Jobs. The result has at most `most` Jobs in the queue and at most `most` outside it.
 pub(crate) fn queue_of(
     semaphore: &ConsulSemaphore,
     workloads: &[TrackedWorkload],
@@ -254,12 +255,13 @@ pub(crate) fn queue_of(
     }
 }
 
-/// That of a workload in the status.
+/// Returns the kind and the name of a workload in the status.
 fn id_of(queued: &QueueStatus) -> Id<'_> {
     (&queued.kind, &queued.name)
 }
 
-/// What a Job in the status asks for of the semaphore `name`; the Job itself says more.
+/// Returns what a Job in the status asks for at the semaphore `name`. The Job itself says more than the status, if it
+/// is known.
 fn asking_of<'a>(
     queued: &'a QueueStatus,
     workload: Option<&TrackedWorkload>,
@@ -278,13 +280,13 @@ fn asking_of<'a>(
     }
 }
 
-/// All that a Job asks for, if that is more than one slot.
+/// Returns all slots that a Job asks for, if it asks for more than one.
 fn all_slots(workload: &TrackedWorkload) -> Option<String> {
     let workload = &workload.workload;
     workload.asks_for_many().then(|| workload.asked())
 }
 
-/// Why a Job in the queue waits: a word and a message. One that can't be started blocks no other.
+/// Returns why a Job in the queue waits, as a word and a message. A Job that can't be started blocks no other.
 fn why<'a>(
     line: &mut Line<'a>,
     asking: Asking<'a>,
@@ -298,7 +300,7 @@ fn why<'a>(
     (why.reason().to_owned(), why.message())
 }
 
-/// Why a Job is not in the queue; `None` if it has started or is done.
+/// Returns why a Job is not in the queue; `None` if it has started or is done.
 fn outsider(
     workload: &TrackedWorkload,
     semaphore: &str,
@@ -372,7 +374,7 @@ mod tests {
         assert_eq!((line.more, line.outside.len()), (0, 0));
     }
 
-    /// Whose Job of the same name waits, too.
+    /// A `JobSet` waits, and so does a Job of the same name.
     #[test]
     fn a_workload_of_another_kind_is_named_with_it() {
         let waiting = json!([{ "kind": "JobSet", "name": "a" }, { "kind": "Job", "name": "a" }]);
@@ -413,7 +415,7 @@ mod tests {
              1 more must become free"
         );
         assert!(of("db, licenses").starts_with("Next: a slot is free"));
-        // Without its Job, nobody knows what else it asks for.
+        // Without the Job, the rest of what it asks for is not known.
         assert!(of("db, gone").contains("it waits for slots of other semaphores"));
         assert!(!of("db").contains("other semaphores"));
         assert_eq!(

@@ -1,4 +1,4 @@
-//! Events that the operator emitted about Jobs and semaphores.
+//! The events that the operator emitted about Jobs and semaphores.
 
 use std::collections::{HashMap, HashSet};
 
@@ -7,13 +7,13 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Event;
 use serde::Serialize;
 
-/// The reporting component of the operator's events.
+/// The name of the operator in its events, as the reporting component.
 pub(crate) const REPORTER: &str = GROUP;
 
 /// An event.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct RecordedEvent {
-    /// When it last happened.
+    /// Time at which the event last happened.
     pub(crate) time: Timestamp,
     pub(crate) warning: bool,
     pub(crate) reason: String,
@@ -56,7 +56,7 @@ impl RecordedEvent {
     }
 }
 
-/// The last event of each object. A new one with the same name has another uid.
+/// Returns the last event of each object, by name and uid. A new object with the same name has another uid.
 pub(crate) fn last_words(recorded: &[RecordedEvent]) -> HashMap<(&str, &str), &RecordedEvent> {
     let mut last: HashMap<(&str, &str), &RecordedEvent> = HashMap::new();
     for event in recorded {
@@ -71,7 +71,7 @@ pub(crate) fn last_words(recorded: &[RecordedEvent]) -> HashMap<(&str, &str), &R
     last
 }
 
-/// The last events, oldest first, of a semaphore and of these workloads, each by its kind and its name.
+/// Returns the last events of a semaphore and of these workloads, oldest first. Each workload is a kind and a name.
 pub(crate) fn recent<'a>(
     recorded: &'a [RecordedEvent],
     semaphore: &str,

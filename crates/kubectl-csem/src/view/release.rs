@@ -1,4 +1,4 @@
-//! What happens to a holder whose session is ended, to be read before confirming.
+//! The consequences for a holder whose session is ended. The user reads them before confirming.
 
 use std::time::Duration;
 
@@ -7,21 +7,21 @@ use consul_semaphore::{Mode, OnSlotLost};
 
 use crate::workload_name::WorkloadName;
 
-/// What is known of a holder.
+/// The facts about a holder and its slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Holding {
     /// `namespace/name` of the `ConsulSemaphore`, with the key of a keyed one.
     pub(crate) semaphore: String,
     pub(crate) session: String,
-    /// The address of Consul.
+    /// Address of Consul.
     pub(crate) consul: String,
     pub(crate) mode: Mode,
-    /// How long the slot stays blocked after its holder is dead.
+    /// Time for which the slot stays blocked after its holder is dead.
     pub(crate) rest: Duration,
     pub(crate) holder: Holder,
 }
 
-/// The kinds of holders.
+/// The kind of a holder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Holder {
     /// A workload of this cluster.
@@ -30,20 +30,20 @@ pub(crate) enum Holder {
         named: WorkloadName,
         phase: Phase,
         can_be_suspended: bool,
-        /// `None` if it can't be read.
+        /// What the semaphore does when a slot is lost; `None` if it can't be read.
         on_slot_lost: Option<OnSlotLost>,
     },
-    /// A workload that is not in this cluster, or no longer. Its kind is before its name.
+    /// A workload that is not, or no longer, in this cluster. Its kind comes before its name.
     Elsewhere { cluster: String, workload: String },
-    /// One of which only the name is known, because it can't be read here.
+    /// A workload that can't be read here, so only its name is known.
     Unseen { cluster: String, workload: String },
     /// A command of `exec`.
     Process { host: String, command: String },
-    /// Something else.
+    /// Another program, by its name.
     Program(String),
 }
 
-/// Everything to know before confirming, in paragraphs.
+/// Returns all that the user should know before confirming, in paragraphs.
 pub(crate) fn consequences(holding: &Holding) -> String {
     let Holding {
         semaphore,
@@ -111,7 +111,7 @@ fn fate(holder: &Holder) -> String {
     }
 }
 
-/// What happens to a running workload.
+/// Returns what happens to a running workload that loses its slot.
 fn when_lost(on_slot_lost: Option<OnSlotLost>, can_be_suspended: bool) -> String {
     let stops = if can_be_suspended {
         "it is suspended, which ends its pods, and is first in the queue"

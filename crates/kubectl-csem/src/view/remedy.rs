@@ -1,31 +1,31 @@
-//! What to do about a workload that waits, or does not wait as it should.
+//! Advice about a workload that waits, or does not wait as it should.
 
 use consul_semaphore_api::annotations::{HOLD, HOLDER_LABEL, SEMAPHORE, WAITS_LABEL};
 use consul_semaphore_workload::{Kind, kueue::CONTROLLER};
 
 use crate::workload_name::WorkloadName;
 
-/// How many existing semaphores are named.
+/// The number of existing semaphores that are named.
 const NAMED: usize = 5;
 
-/// The workload and its situation.
+/// A workload and its situation.
 pub(super) struct Subject<'a> {
     pub(super) namespace: &'a str,
     pub(super) workload: &'a WorkloadName,
     pub(super) semaphore: Option<&'a str>,
-    /// The word for the situation.
+    /// The situation in one word.
     pub(super) reason: &'a str,
-    /// What is wrong with annotations that have no effect.
+    /// The advice about annotations that have no effect.
     pub(super) advice: Option<&'a str>,
     /// The `CronJob` that has the annotation in the wrong place.
     pub(super) cron_job: Option<&'a str>,
     /// The semaphores of the namespace, if the named one does not exist.
     pub(super) others: &'a [String],
-    /// The highest priority of the Jobs ahead of it.
+    /// The highest priority of the Jobs ahead of the workload.
     pub(super) highest: i32,
 }
 
-/// What to do, the most important first.
+/// Returns what to do, the most important first.
 pub(super) fn remedies(subject: &Subject<'_>) -> Vec<String> {
     let mut lines = Vec::new();
     if let Some(cron_job) = subject.cron_job {
@@ -35,7 +35,7 @@ pub(super) fn remedies(subject: &Subject<'_>) -> Vec<String> {
         ));
     }
     lines.extend(subject.advice.map(capital));
-    // These say what to do about it.
+    // The lines above already say what to do about an annotation that is ignored.
     if subject.reason != "AnnotationIgnored" {
         let special = of_another_kind(subject).map(|line| vec![line]);
         lines.extend(special.unwrap_or_else(|| remedy(subject)));
@@ -57,7 +57,7 @@ fn remedy(subject: &Subject<'_>) -> Vec<String> {
         return vec![line.to_owned()];
     }
     let name = semaphore.unwrap_or("NAME");
-    // For this program, and for kubectl.
+    // The first name is for this program, the second for kubectl.
     let (job, type_) = (workload.argument(), workload.type_());
     let (kind, bare) = (workload.kind.name(), &workload.name);
     let annotate = |value: &str| {
@@ -147,7 +147,7 @@ fn remedy(subject: &Subject<'_>) -> Vec<String> {
     vec![line]
 }
 
-/// What to do about a workload of another kind than Job, where that differs.
+/// Returns what to do about a workload of another kind than Job, if that differs.
 fn of_another_kind(subject: &Subject<'_>) -> Option<String> {
     let Subject {
         namespace,
@@ -174,7 +174,7 @@ fn of_another_kind(subject: &Subject<'_>) -> Option<String> {
     })
 }
 
-/// What to do about a Job that asks for several slots and can't have them all.
+/// Returns what to do about a Job that asks for several slots and can't have them all.
 fn of_several(reason: &str) -> Option<&'static str> {
     Some(match reason {
         "PassedOver" => {
@@ -191,7 +191,7 @@ fn of_several(reason: &str) -> Option<&'static str> {
     })
 }
 
-/// As many of the names as are shown.
+/// Returns the names, or the first [`NAMED`] of them with dots.
 fn some(names: &[String]) -> String {
     let mut shown: Vec<&str> = names.iter().take(NAMED).map(String::as_str).collect();
     if names.len() > NAMED {
@@ -200,7 +200,7 @@ fn some(names: &[String]) -> String {
     shown.join(", ")
 }
 
-/// With a capital letter first.
+/// Returns the text with a capital first letter.
 fn capital(text: &str) -> String {
     let mut rest = text.chars();
     let first = rest.next().map(|first| first.to_uppercase().to_string());

@@ -8,12 +8,12 @@ use serde_json::{Value, json};
 
 use super::recorded::RecordedEvent;
 
-/// The current time of the tests: half an hour after the objects were made.
+/// Returns the current time of the tests: half an hour after the semaphore was made.
 pub(super) fn now() -> Timestamp {
     "2026-01-01T00:30:00Z".parse().unwrap()
 }
 
-/// A semaphore with two held slots and this status.
+/// Returns a semaphore with two held slots and this status.
 pub(super) fn semaphore(status: &Value) -> ConsulSemaphore {
     let condition = |type_: &str, status: &str, reason: &str, message: &str| {
         json!({
@@ -53,7 +53,7 @@ pub(super) fn semaphore(status: &Value) -> ConsulSemaphore {
     serde_json::from_value(semaphore).unwrap()
 }
 
-/// A Job that waits for `db`, with these additional annotations.
+/// Returns a Job that waits for `db`, with these additional annotations.
 pub(super) fn workload(name: &str, more: &Value) -> TrackedWorkload {
     let mut annotations = json!({ "consul-semaphore.io/semaphore": "db" });
     for (name, value) in more.as_object().unwrap() {
@@ -70,7 +70,7 @@ pub(super) fn workload(name: &str, more: &Value) -> TrackedWorkload {
     TrackedWorkload::read(&serde_json::from_value(job).unwrap(), Moment::default()).unwrap()
 }
 
-/// An event at this second past half past.
+/// Returns an event at this second after 00:29, which is a minute before the current time.
 pub(super) fn recorded(
     second: i64,
     kind: &str,

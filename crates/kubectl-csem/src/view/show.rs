@@ -1,4 +1,4 @@
-//! One semaphore: who holds its slots, who waits and why, what happened last.
+//! The output about one semaphore: who holds its slots, who waits and why, and what happened last.
 
 use consul_semaphore_api::{ConsulSemaphore, HolderStatus};
 use jiff::Timestamp;
@@ -16,13 +16,13 @@ use super::{
     text::{Line, Span, Text, Tone},
 };
 
-/// Everything that is shown of a semaphore.
+/// The data that is shown of a semaphore.
 pub(crate) struct Shown<'a> {
     pub(crate) semaphore: &'a ConsulSemaphore,
     pub(crate) queue: &'a Queue,
     /// The last events, oldest first.
     pub(crate) events: &'a [&'a RecordedEvent],
-    /// What can't be shown, and why.
+    /// The objects that can't be shown, and why.
     pub(crate) gaps: &'a [String],
 }
 
@@ -42,7 +42,7 @@ pub(crate) fn show(shown: &Shown<'_>, now: Timestamp) -> Text {
     text
 }
 
-/// The summary at the top.
+/// Returns the summary at the top.
 fn top(semaphore: &ConsulSemaphore, now: Timestamp) -> Text {
     let mut text = Text::default();
     let (namespace, name) = (
@@ -118,7 +118,7 @@ fn waiting(text: &mut Text, semaphore: &ConsulSemaphore, queue: &Queue, now: Tim
     text.extend(elsewhere.map(|line| dim(&line)));
 }
 
-/// In how long something is likely to happen.
+/// Returns in how long something is likely to happen.
 fn soon(at: Timestamp, now: Timestamp) -> String {
     if at <= now {
         "soon".to_owned()
@@ -127,7 +127,7 @@ fn soon(at: Timestamp, now: Timestamp) -> String {
     }
 }
 
-/// How long a Job waits, and when it fails.
+/// Returns how long a Job has waited, and when it fails.
 fn waits(since: Option<Timestamp>, fails: Option<Timestamp>, now: Timestamp) -> String {
     let waits = age(since, now);
     match fails {
@@ -247,7 +247,7 @@ mod tests {
         queue.look_elsewhere("db", &[workload("both", &several)], &[licenses]);
         let text = text_of(&semaphore, &queue);
         assert_eq!(text, include_str!("expected/show-several.txt"));
-        // Outside the windows.
+        // The time is outside the windows.
         let opens = json!({ "waiting": 0, "windowOpens": "2026-01-01T22:00:00Z" });
         let status = crate::view::samples::semaphore(&opens).status;
         semaphore.status = status;

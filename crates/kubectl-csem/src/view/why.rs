@@ -1,4 +1,4 @@
-//! Why a workload waits, or what it does instead: the answer to `why`.
+//! The answer to `why`: why a workload waits, or what it does instead.
 
 use consul_semaphore::Phase;
 use consul_semaphore_api::{
@@ -22,38 +22,38 @@ use super::{
 };
 use crate::workload_name::WorkloadName;
 
-/// How many holders the text shows: it fits on one screen.
+/// The number of holders in the text, so that the text fits on one screen.
 const HOLDERS: usize = 10;
 
-/// The kind of a Workload of Kueue.
+/// The name of the kind of Kueue's Workloads.
 const OF_KUEUE: &str = "Workload";
 
-/// What is known of the workload.
+/// The facts about the workload.
 pub(crate) struct Asked<'a> {
     pub(crate) namespace: &'a str,
     pub(crate) name: &'a WorkloadName,
-    /// `None` if it neither asks for a slot nor was started in one.
+    /// The workload as the operator reads it; `None` if it neither asks for a slot nor was started in one.
     pub(crate) workload: Option<&'a TrackedWorkload>,
     /// The semaphore that the answer is about.
     pub(crate) semaphore: Option<&'a str>,
     pub(crate) phase: Phase,
-    /// Whether the operator sees it: one of another kind than Job needs a label.
+    /// Whether the operator sees the workload. A workload of another kind than Job needs a label for that.
     pub(crate) is_seen: bool,
-    /// What is wrong with annotations that have no effect.
+    /// The advice about annotations that have no effect.
     pub(crate) advice: Option<String>,
-    /// The `CronJob` that made it, if that has the annotation in the wrong place.
+    /// The `CronJob` that made the workload, if it has the annotation in the wrong place.
     pub(crate) cron_job: Option<&'a str>,
-    /// The Workload that Kueue has of it, if Kueue manages it: that waits for the slot.
+    /// Kueue's Workload for this workload, if Kueue manages it. The Workload waits for the slot.
     pub(crate) of_kueue: Option<&'a OfKueue>,
     pub(crate) named: Named<'a>,
-    /// What could not be read, and why.
+    /// The objects that could not be read, and why.
     pub(crate) gaps: &'a [String],
 }
 
 /// A Workload of Kueue.
 pub(crate) struct OfKueue {
     pub(crate) name: String,
-    /// What Kueue does with it.
+    /// The state that Kueue has the Workload in, for people.
     pub(crate) does: String,
 }
 
@@ -61,9 +61,9 @@ pub(crate) struct OfKueue {
 pub(crate) enum Named<'a> {
     /// The workload names no semaphore.
     Nothing,
-    /// None of that name exists, but these do.
+    /// No semaphore of that name exists, but these do.
     Missing(&'a [String]),
-    /// It was stored before its schema.
+    /// The semaphore was stored before its schema and can't be read. The text says why.
     Unreadable(&'a str),
     Semaphore(&'a ConsulSemaphore, &'a Queue),
 }
@@ -98,20 +98,20 @@ pub(crate) struct Answer<'a> {
     kind: String,
     name: &'a str,
     state: State,
-    /// One word, for programs.
+    /// The reason in one word, for programs.
     reason: String,
     message: String,
-    /// All slots that it asks for, if they are several.
+    /// All slots that the workload asks for, if it asks for several.
     #[serde(skip_serializing_if = "Option::is_none")]
     asks_for: Option<String>,
-    /// What is not free of slots of several semaphores, if that is known.
+    /// The slots that are not free, if the workload asks for slots of several semaphores and this is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     lacks: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     semaphore: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     key: Option<String>,
-    /// Its place in the queue, from 1, and how many Jobs of this cluster are in it.
+    /// Place of the workload in the queue, from 1, and the number of Jobs of this cluster in the queue.
     #[serde(skip_serializing_if = "Option::is_none")]
     place: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -120,14 +120,14 @@ pub(crate) struct Answer<'a> {
     priority: Option<i32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     since: Option<Timestamp>,
-    /// When it fails if it has no slot by then, at the earliest.
+    /// Earliest time at which the workload fails if it has no slot by then.
     #[serde(skip_serializing_if = "Option::is_none")]
     fails: Option<Timestamp>,
-    /// When it is likely to start, if that is known.
+    /// Time at which the workload is likely to start, if that is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     expected: Option<Timestamp>,
     holders: Vec<Holder>,
-    /// How many more holders there are; of a keyed semaphore, of all keys.
+    /// Number of holders beyond these; in a keyed semaphore, of all keys.
     more_holders: usize,
     waiting_elsewhere: Vec<Contender>,
     conditions: Vec<Condition>,
@@ -135,12 +135,12 @@ pub(crate) struct Answer<'a> {
     gaps: &'a [String],
     #[serde(skip)]
     of: Option<&'a ConsulSemaphore>,
-    /// How many slots of the semaphore it asks for.
+    /// Number of slots of the semaphore that the workload asks for.
     #[serde(skip)]
     slots: u32,
 }
 
-/// What the workload does, and why.
+/// The state of the workload, and the reason for it.
 struct Verdict {
     state: State,
     reason: String,
@@ -157,7 +157,7 @@ impl Verdict {
     }
 }
 
-/// Answers from what is known.
+/// Answers from the facts that are known.
 pub(crate) fn answer<'a>(asked: &Asked<'a>) -> Answer<'a> {
     let (of, queue) = match asked.named {
         Named::Semaphore(semaphore, queue) => (Some(semaphore), Some(queue)),
@@ -174,12 +174,12 @@ pub(crate) fn answer<'a>(asked: &Asked<'a>) -> Answer<'a> {
     let index = index.filter(|_| state == State::Waiting);
     let key = key(asked, place, of);
 
-    // Each key has a queue.
+    // Each key has its own queue.
     let same = |other: &&Place| key.is_none() || other.key == key;
     let ahead: Vec<&Place> = places[..index.unwrap_or(0)].iter().filter(same).collect();
     let more = queue.map_or(0, |queue| queue.more);
     let queued = match key {
-        // The others may be of any key.
+        // The Jobs that are not listed may wait for any key.
         Some(_) if more > 0 => None,
         _ => Some(places.iter().filter(same).count() + more),
     };
@@ -247,7 +247,7 @@ pub(crate) fn answer<'a>(asked: &Asked<'a>) -> Answer<'a> {
     }
 }
 
-/// How many slots it asks for of the semaphore that the answer is about.
+/// Returns how many slots the workload asks for at the semaphore that the answer is about.
 fn slots(asked: &Asked<'_>) -> u32 {
     let request = asked
         .workload
@@ -345,7 +345,7 @@ fn verdict(asked: &Asked<'_>, place: Option<&Place>, queue: Option<&Queue>) -> V
     }
 }
 
-/// It is in a queue of Kueue, which asks the operator for the slot, or does not.
+/// Returns the verdict on a workload in a queue of Kueue. Kueue may or may not ask the operator for the slot.
 fn with_kueue(
     asked: &Asked<'_>,
     workload: &TrackedWorkload,
@@ -364,7 +364,7 @@ fn with_kueue(
     }
 }
 
-/// It does not ask for a slot, whatever else it does.
+/// Returns the verdict on a workload that does not ask for a slot.
 fn not_annotated(asked: &Asked<'_>) -> Verdict {
     let does = match asked.phase {
         Phase::Running => "it runs without a slot",
@@ -380,7 +380,7 @@ fn not_annotated(asked: &Asked<'_>) -> Verdict {
     Verdict::new(State::NotAnnotated, reason, message)
 }
 
-/// The answer on one screen.
+/// Returns the answer as text for one screen.
 pub(crate) fn text(answer: &Answer<'_>, now: Timestamp) -> Text {
     let Answer {
         reason,
@@ -440,7 +440,7 @@ pub(crate) fn text(answer: &Answer<'_>, now: Timestamp) -> Text {
             .filter(|holder| key.is_none() || holder.key == *key)
             .collect();
         let listed = shown.len().min(HOLDERS);
-        // How many of them are of the key is not known.
+        // The status does not say how many of the other holders are of this key.
         let more = answer.more_holders * usize::from(key.is_none());
         let more = more + shown.len() - listed;
         parts::holders(&mut text, &shown[..listed], more, now);

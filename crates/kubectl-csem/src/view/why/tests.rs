@@ -8,7 +8,7 @@ use crate::view::{
     samples::{now, recorded, semaphore, workload},
 };
 
-/// The answer about `a`, which these annotations were added to, as JSON and as text.
+/// Returns the answer about the Job `a` with these annotations, as JSON and as text.
 fn asked(semaphore: &ConsulSemaphore, more: &Value, events: &[RecordedEvent]) -> (Value, String) {
     let this = workload("a", more);
     let others = ["first", "b", "c"].map(|name| workload(name, &json!({})));
@@ -45,7 +45,7 @@ fn said(asked: &Asked<'_>) -> (Value, String) {
     )
 }
 
-/// A semaphore with these Jobs in its queue.
+/// Returns a semaphore with these Jobs in its queue.
 fn queued(jobs: &[&str], more: &Value) -> ConsulSemaphore {
     let queue: Value = jobs
         .iter()
@@ -158,7 +158,7 @@ fn when_a_wait_ends() {
     let waits = fails.duration_since(since);
     assert!(waits >= jiff::SignedDuration::from_mins(60), "{answer}");
     has(&text, &["Fails", "or later"]);
-    // While nothing can be granted, nobody knows.
+    // While nothing can be granted, the time of the failure is not known.
     let lasts = json!([{ "from": "2026-01-01T00:21:00Z" }]);
     let semaphore = queued(&["a"], &json!({ "blocked": lasts }));
     let (answer, _) = asked(&semaphore, &timeout, &[]);
