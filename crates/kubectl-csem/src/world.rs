@@ -55,7 +55,7 @@ pub(crate) enum Update {
     Failed(What, watcher::Error),
 }
 
-/// The known objects.
+/// The objects that are known, and the watches that fail.
 #[derive(Debug)]
 pub(crate) struct World {
     scope: Scope,

@@ -40,7 +40,8 @@ use crate::{
     shape::Shape,
 };
 
-/// The label selector of the workloads that are no Jobs. Objects without the label cost the operator nothing.
+/// The label selector of the workloads that are no Jobs. Objects of these kinds without the label cost the operator
+/// nothing.
 pub const WAITING: &str = "consul-semaphore.io/waits=true";
 
 /// A kind of workload.

@@ -1,4 +1,4 @@
-//! Why a workload that names a semaphore is not in its queue.
+//! The reasons why a workload that names a semaphore is not in its queue.
 
 use std::sync::Arc;
 

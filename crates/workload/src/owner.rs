@@ -1,4 +1,4 @@
-//! Which owners decide when a workload runs that they made. The operator and its admission policies follow the same
+//! The owners that decide when a workload runs that they made. The operator and its admission policies follow the same
 //! table: [`Kind::owners_that_decide`].
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;

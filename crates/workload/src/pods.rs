@@ -58,11 +58,11 @@ pub fn granted(pod: &Pod, workload: &Uid) -> Option<Granted> {
 pub struct OwnQuery {
     /// A label selector.
     pub labels: String,
-    /// Which of the objects with the labels count, if the labels say too little.
+    /// The objects with the labels that count, if the labels say too little.
     pub(crate) which: Which,
 }
 
-/// Which of the objects with some labels belong to a workload.
+/// The rule that decides which of the objects with some labels belong to a workload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Which {
     /// All objects belong to it.
@@ -95,7 +95,7 @@ pub(crate) struct Maker {
     pub(crate) uid_label: Option<&'static str>,
 }
 
-/// What an object says about whether it belongs to a workload.
+/// The facts in an object that show whether it belongs to a workload.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Belongs {
     /// The object belongs to the workload.

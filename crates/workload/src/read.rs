@@ -19,7 +19,7 @@ use crate::{
 /// The annotation with the time for which a `CronJob` made a Job.
 pub(crate) const SCHEDULED: &str = "batch.kubernetes.io/cronjob-scheduled-timestamp";
 
-/// How an object of a kind is read. Each kind implements this in its own file.
+/// Reads an object of a kind. Each kind implements this in its own file.
 pub(crate) trait Read {
     /// Returns the kind of the workload.
     fn kind(&self) -> Kind;

@@ -36,7 +36,7 @@ pub enum Shape {
     },
 }
 
-/// What the metadata of a pod template contains.
+/// The contents of the metadata of a pod template.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Template {
     /// There is no pod template.
@@ -57,9 +57,9 @@ pub enum Template {
 pub struct Listing {
     /// The row by which the object was read. The row may have been replaced since.
     pub(crate) row: Arc<Row>,
-    /// For each path to metadata in the row, what each place that the path finds contains.
+    /// The contents of each place that a path of the row finds, for each path to metadata.
     pub(crate) templates: Box<[Box<[Template]>]>,
-    /// What to write to the status; set while the workload is held only to fail.
+    /// The parts of the status that say that the workload failed; set while the workload is held only to fail.
     pub(crate) failing: Option<Failing>,
     /// Whether the workload has failed and may run again. The mark that makes it fail must then go.
     pub(crate) again: bool,

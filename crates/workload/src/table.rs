@@ -14,7 +14,7 @@ const MOST_ROWS: usize = 32;
 pub struct Table {
     /// The kinds, by the names of their entries.
     pub kinds: BTreeMap<String, Kind>,
-    /// For each of the other entries, what is wrong with it and what is allowed, for people.
+    /// The mistakes in the other entries, by their names. Each says what is wrong and what is allowed, for people.
     pub mistakes: BTreeMap<String, String>,
 }
 

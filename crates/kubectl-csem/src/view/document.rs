@@ -36,7 +36,7 @@ pub(crate) struct Document<'a> {
     gaps: &'a [String],
 }
 
-/// A holder.
+/// A holder with its contender.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Holder {

@@ -10,7 +10,7 @@ use serde::Serialize;
 /// The name of the operator in its events, as the reporting component.
 pub(crate) const REPORTER: &str = GROUP;
 
-/// An event.
+/// An event that the operator emitted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct RecordedEvent {
     /// Time at which the event last happened.

@@ -30,7 +30,7 @@ pub(crate) enum Holder {
         named: WorkloadName,
         phase: Phase,
         can_be_suspended: bool,
-        /// What the semaphore does when a slot is lost; `None` if it can't be read.
+        /// The setting for a lost slot; `None` if it can't be read.
         on_slot_lost: Option<OnSlotLost>,
     },
     /// A workload that is not, or no longer, in this cluster. Its kind comes before its name.

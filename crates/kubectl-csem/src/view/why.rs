@@ -76,7 +76,7 @@ impl Asked<'_> {
     }
 }
 
-/// What the workload does.
+/// The state of the workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(crate) enum State {
     /// The workload is in the queue.

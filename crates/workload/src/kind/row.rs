@@ -47,9 +47,9 @@ pub struct Row {
     kind: String,
     /// Name of the kind in URLs.
     plural: String,
-    /// How a workload is held, and when it has ended.
+    /// The life of a workload: how it is held, and when it has ended.
     pub life: Life,
-    /// Where the pods of a workload are.
+    /// The labels and paths that concern the pods of a workload.
     pub pods: Pods,
     /// The field that says that something other than the kind's own controller runs a workload.
     pub managed_by: Option<ManagedBy>,
@@ -60,7 +60,7 @@ pub struct Row {
     pub needs: Option<String>,
 }
 
-/// How a kind is held, and when it has ended.
+/// The life of a workload: how it is held, and when it has ended.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Life {
@@ -73,7 +73,8 @@ pub struct Life {
     /// Whether the same object may run again after it has ended.
     #[serde(default)]
     pub runs_again: bool,
-    /// How the status says that a workload failed while it was held. Without this the workload is put on hold instead.
+    /// The parts of the status that say that a workload failed while it was held. Without this the workload is put on
+    /// hold instead.
     pub failed: Option<Failed>,
 }
 
@@ -93,11 +94,11 @@ pub struct Hold {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
 #[serde(try_from = "CheckFields")]
 pub enum Check {
-    /// The condition of this type is in its status and True.
+    /// A condition of this type is in the status and True.
     Condition(String),
     /// A field has one of these values.
     Field(Path, Vec<Scalar>),
-    /// A field is there, whatever its value.
+    /// A field exists, whatever its value is.
     Present(Path),
 }
 
@@ -162,7 +163,8 @@ pub struct FailedCondition {
     pub reason: Value,
 }
 
-/// Where the pods of a kind are, and what reaches them.
+/// The labels and paths that concern the pods of a workload: how the pods are found, and where their metadata and grace
+/// periods are.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Pods {
@@ -178,8 +180,8 @@ pub struct Pods {
     /// Label selectors of the Jobs that make the pods. While one of these Jobs may run, more pods may come.
     #[serde(default)]
     pub jobs: Vec<Selector>,
-    /// Label selectors of Jobs that make the pods and whose pods get the labels of `metadata`. Other Jobs may have the
-    /// selected labels, too.
+    /// Label selectors of Jobs that make the pods and whose pods get the metadata at the paths of `metadata`. Other
+    /// Jobs may have the selected labels, too.
     #[serde(default)]
     pub jobs_with_holder: Vec<Selector>,
 }
