@@ -191,7 +191,7 @@ pub(crate) fn sequencers(start: &Start) -> Map<String, Value> {
     annotations
 }
 
-/// Returns the patch that removes all annotations of [`sequencers`].
+/// Returns the patch of annotations that removes all that [`sequencers`] writes.
 pub(crate) fn no_sequencers() -> Value {
     json!({
         (a::LOCK_KEY): null,

@@ -1,6 +1,6 @@
-//! `Workload` of `kueue.x-k8s.io/v1beta2`, as of Kueue v0.19. Kueue makes a Workload for a Job in one of its queues,
-//! and the Job owns the Workload. The operator takes the uid of the owner for the workload's uid, because Kueue may
-//! make another Workload for the same owner. The owner also says which slots it waits for.
+//! `Workload` of `kueue.x-k8s.io/v1beta2`, as of Kueue v0.19. Kueue makes a Workload for a Job or a `JobSet` in one of
+//! its queues, and that object owns the Workload. The operator takes the uid of the owner for the workload's uid,
+//! because Kueue may make another Workload for the same owner. The owner also says which slots it waits for.
 //!
 //! | question | answer |
 //! |---|---|
@@ -52,7 +52,7 @@ pub const QUEUE: &str = "kueue.x-k8s.io/queue-name";
 /// The label of a Workload with the uid of its owner.
 pub const OWNER_UID: &str = "kueue.x-k8s.io/job-uid";
 
-/// The time for which Kueue leaves the quota of a Workload that has lost its slot to others, in seconds.
+/// The time for which other Workloads may have the quota of one that has lost its slot, in seconds.
 const RETRY_AFTER: i32 = 10;
 
 /// The text before the sessions in the message of our entry.
