@@ -190,8 +190,8 @@ fn locate(semaphore: &ConsulSemaphore, listing: Listing, session: &SessionId) ->
     Role::Absent
 }
 
-/// Returns the workload of the namespace with this name; `None` if the user may not read it, or if the text is not the
-/// name of a workload.
+/// Returns the workload of the namespace with this name; `None` if there is none, if the user may not read it, or if
+/// the text can't be the name of a workload.
 async fn workload_named(
     cluster: &Cluster,
     text: &str,
