@@ -291,8 +291,8 @@ impl Evidence {
         self.steady.by_session.len()
     }
 
-    /// Returns by when the first of the steady workloads must be suspended, by the stored evidence. After
-    /// [`Self::aged`] the time is not near.
+    /// Returns by when the first of the steady workloads must be suspended, by the stored evidence, without a check of
+    /// the workloads. The time is later than the last check of the workloads whose evidence is old.
     pub fn first_steady(&self) -> Option<Moment> {
         self.steady.due.first().map(|(due, _)| *due)
     }

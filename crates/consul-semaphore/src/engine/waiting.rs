@@ -229,7 +229,7 @@ struct Merged<'a> {
     classes: &'a Classes,
     /// The classes of which nothing has been read yet.
     unread: Peekable<std::collections::btree_map::Iter<'a, Place, Arc<RequestClass>>>,
-    /// The other classes, by the next place of each.
+    /// The classes of which some places have been read, by the next place of each.
     begun: BTreeMap<&'a Place, Rest<'a>>,
 }
 
