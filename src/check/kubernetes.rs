@@ -54,7 +54,7 @@ pub(super) struct Cluster {
 pub(super) struct Seen {
     pub(super) url: String,
     pub(super) version: Answer<String>,
-    /// The other facts, if the API server answered.
+    /// All facts beside the version, if the API server answered.
     pub(super) rest: Option<Rest>,
 }
 

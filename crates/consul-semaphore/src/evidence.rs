@@ -292,7 +292,7 @@ impl Evidence {
     }
 
     /// Returns by when the first of the steady workloads must be suspended, by the stored evidence, without a check of
-    /// the workloads. The time is later than the last check of the workloads whose evidence is old.
+    /// the workloads. The time is later than the last call of `aged`.
     pub fn first_steady(&self) -> Option<Moment> {
         self.steady.due.first().map(|(due, _)| *due)
     }

@@ -1,7 +1,6 @@
-//! Decides about one semaphore what concerns the queues of all its lock keys together.
-//!
-//! These are the decisions which limits are ours (`status.appliedLimits`), which keys have a queue, which sessions have
-//! no owner, and when nothing is left of a semaphore that is being deleted.
+//! Decides for one semaphore what concerns the queues of all its lock keys together: which limits are ours
+//! (`status.appliedLimits`), which keys have a queue, which sessions have no owner, and when nothing is left of a
+//! semaphore that is being deleted.
 
 #![expect(
     clippy::ref_option,
@@ -57,7 +56,7 @@ pub enum ConsulAccess {
     },
     /// No token for the semaphore is known yet. This may change.
     Pending {
-        /// The time from which on no token was known.
+        /// The time since which no token is known.
         since: Moment,
     },
     /// The semaphore may not use its prefix, and never will: none of its data is in Consul.
@@ -79,7 +78,7 @@ impl ConsulAccess {
 /// The reason why Consul can't be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Obstacle {
-    /// The time from which on Consul could not be used.
+    /// The time since which Consul can't be used.
     pub since: Moment,
     /// Whether the partition or namespace can't exist in this Consul.
     pub nowhere: bool,

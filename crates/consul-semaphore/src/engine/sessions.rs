@@ -51,8 +51,8 @@ impl Sessions {
         kept.then(|| lookup.life(session).unwrap_or(SessionState::Unknown))
     }
 
-    /// Forgets the sessions made ahead that Consul says are gone, or that are no longer renewed. Returns the sessions
-    /// that were renewed until now.
+    /// Forgets the sessions made ahead that Consul says are gone, or that are no longer renewed. Returns the
+    /// forgotten sessions that were still being renewed.
     pub(super) fn forget_dead(&mut self, lookup: &impl Lookup) -> Vec<SessionId> {
         let mut dead = Vec::new();
         self.ahead.retain(|_, session| {

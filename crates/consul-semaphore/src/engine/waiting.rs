@@ -16,8 +16,8 @@ use crate::{AHEAD, Uid, Workload, workload::Place};
 /// workloads for which sessions were made ahead, and these sessions are kept.
 const SPARE: usize = 8;
 
-/// The least number of workloads that must not wait that a pass reads, because it ends their waits wherever they are in
-/// the queue.
+/// A pass reads at least this many of the workloads that must not wait, because it ends their waits wherever they are
+/// in the queue.
 const HASTY: usize = 64;
 
 /// The properties that decide whether a queue can grant a workload what it asks for. Of two workloads of one class, the

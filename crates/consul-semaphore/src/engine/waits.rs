@@ -24,8 +24,9 @@ const MOST: usize = 64;
 /// The pause before another look at a workload about which something is not known yet.
 const SOON: Duration = Duration::from_secs(1);
 
-/// The pause before another look at a workload whose time stands still, so the wait may end later than allowed by this
-/// much; and at a workload that a newer one would supersede if the semaphores of the newer one could use Consul.
+/// The pause before another look at a workload whose time stands still, so the wait may end that much too late. Also the
+/// pause before another look at a workload that a newer one would supersede if the semaphores of the newer one could
+/// use Consul.
 const STANDS_STILL: Duration = Duration::from_secs(15);
 
 /// The longest time between two records which show that an operator counts the time.
@@ -372,8 +373,8 @@ impl Engine {
         Some(lacks)
     }
 
-    /// Returns when a running workload got its slots, or `None` if it may not be replaced. `Err` says how much later it
-    /// may be.
+    /// Returns when a running workload got its slots, or `None` if it may not be replaced. `Err` says how much later
+    /// that may change.
     fn replaceable_since(
         &self,
         queues: &[QueueRef],
