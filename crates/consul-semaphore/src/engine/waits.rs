@@ -24,9 +24,9 @@ const MOST: usize = 64;
 /// The pause before another look at a workload about which something is not known yet.
 const SOON: Duration = Duration::from_secs(1);
 
-/// The pause before another look at a workload whose time stands still, so the wait may end that much too late. Also the
-/// pause before another look at a workload that a newer one would supersede if the semaphores of the newer one could
-/// use Consul.
+/// The pause before another look at a workload whose time stands still, so the wait may end that much too late. Also
+/// the pause before another look at a workload that a newer one would supersede if the newer one's semaphores could use
+/// Consul.
 const STANDS_STILL: Duration = Duration::from_secs(15);
 
 /// The longest time between two records which show that an operator counts the time.
