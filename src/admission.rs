@@ -1,7 +1,7 @@
-//! Whether the admission policies of `config/policies` are in force, and what to do if not.
+//! Finds out whether the admission policies of `config/policies` are in force, and says what to do if not.
 //!
-//! The operator is correct without them, so nothing fails here: what can't be read is unknown. `read` asks the API
-//! server; this file evaluates its answers.
+//! The operator is correct without the policies, so nothing fails here: the state of a policy that can't be read is
+//! unknown. `read` asks the API server; this file evaluates its answers.
 
 mod read;
 
@@ -14,7 +14,7 @@ use serde_json::Value;
 pub use self::read::look;
 use crate::manifests::{self, Source};
 
-/// How long one answer may take when the operator starts.
+/// The time that one answer may take when the operator starts.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The policy that makes new Jobs suspended, and its binding.
@@ -27,7 +27,8 @@ pub const CRON_JOBS: &str = "cronjobs.consul-semaphore.io";
 /// [`SUSPEND`].
 pub const REFUSE: &str = "refuse.consul-semaphore.io";
 
-/// The match conditions that name all operators: of a policy on all others, and on these.
+/// The match conditions that name all operators: the condition of a policy about all others, and of one about
+/// operators.
 const OPERATORS: [&str; 2] = ["not-by-an-operator", "by-an-operator"];
 
 /// Purpose of an admission policy.
@@ -51,7 +52,7 @@ pub enum Role {
 pub struct Policy {
     role: Role,
     name: String,
-    /// The workloads that it is about.
+    /// The kind of the workloads that the policy is about.
     kind: String,
     source: Source,
 }
@@ -93,17 +94,17 @@ pub fn policies_of(kind: &Kind) -> Vec<Policy> {
 }
 
 impl Policy {
-    /// The name of the policy and of its binding.
+    /// Returns the name of the policy and of its binding.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// What it is for.
+    /// Returns the purpose of the policy.
     pub fn role(&self) -> Role {
         self.role
     }
 
-    /// Whether it is there only for who asks for it.
+    /// Whether the policy is there only for those who ask for it.
     fn is_extra(&self) -> bool {
         self.role == Role::Refuse && self.source == Source::Operator
     }
@@ -117,7 +118,7 @@ impl Policy {
         }
     }
 
-    /// The name of such policies in URLs.
+    /// Returns the name of such policies in URLs.
     pub(crate) fn resource(&self) -> &'static str {
         match self.role {
             Role::Hold => "mutatingadmissionpolicies",
@@ -127,7 +128,7 @@ impl Policy {
         }
     }
 
-    /// The name of their bindings there.
+    /// Returns the name of their bindings in URLs.
     pub(crate) fn binding(&self) -> &'static str {
         match self.role {
             Role::Hold => "mutatingadmissionpolicybindings",
@@ -137,7 +138,7 @@ impl Policy {
         }
     }
 
-    /// What happens without it.
+    /// Returns what happens without the policy.
     fn without(&self) -> String {
         let kind = &self.kind;
         match (self.role, &self.source) {
@@ -165,7 +166,7 @@ impl Policy {
         }
     }
 
-    /// How to put it in force.
+    /// Returns how to put the policy in force.
     fn install(&self) -> String {
         let extra = self.is_extra();
         self.source.apply().unwrap_or_else(|| {
@@ -177,7 +178,7 @@ impl Policy {
         })
     }
 
-    /// The Kubernetes version that has it.
+    /// Returns the Kubernetes version that has the policy.
     fn since(&self) -> &'static str {
         match (self.role, &self.source) {
             (Role::Hold, Source::Operator) => {
@@ -196,36 +197,36 @@ impl Policy {
 enum Answer {
     Found(Value),
     NotThere,
-    /// Unknown, for this reason.
+    /// The answer is unknown, for this reason.
     Unknown(String),
 }
 
-/// What is known of a policy.
+/// The state of a policy, as far as it is known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// In force, at least somewhere: its binding may exclude namespaces.
+    /// The policy is in force, at least somewhere, because its binding may exclude namespaces.
     InForce,
-    /// Missing, or this Kubernetes has no such policies.
+    /// The policy is missing, or this Kubernetes has no such policies.
     Absent,
     /// The policy exists, but no binding puts it in force.
     Unbound,
     /// The policy treats this operator as a user; the value is the operator's user name.
     OperatorUnknown(String),
-    /// Unknown, for this reason.
+    /// The state is unknown, for this reason.
     Unknown(String),
 }
 
-/// A policy, and what is known of it. Displays as a sentence.
+/// A policy and its state. Displays as a sentence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     /// The policy.
     pub policy: Policy,
-    /// What is known of it.
+    /// The state of the policy.
     pub standing: Standing,
 }
 
 impl Finding {
-    /// What to do, or the consequence of doing nothing; `None` if all is well.
+    /// Returns what to do, or the consequence of doing nothing; `None` if all is well.
     pub fn advice(&self) -> Option<String> {
         let policy = &self.policy;
         let (without, install, since) = (policy.without(), policy.install(), policy.since());
@@ -258,7 +259,7 @@ impl Finding {
         }
     }
 
-    /// Logs it: as a warning if the policy was asked for but is not in force.
+    /// Logs the finding: as a warning if the policy was asked for but is not in force.
     fn log(&self) {
         let advice = self.advice().unwrap_or_default();
         match self.standing {
@@ -299,8 +300,8 @@ pub async fn report(client: kube::Client, kinds: Vec<Kind>) {
     }
 }
 
-/// The findings worth reporting of a kind: where unsuspended Jobs are refused, the policy that suspends them is not
-/// needed, and a missing refusal does not matter unless it was asked for.
+/// Returns the findings about a kind that are worth reporting. Where unsuspended Jobs are refused, the policy that
+/// suspends them is not needed, and a missing refusal does not matter unless it was asked for.
 fn worth_reporting(mut findings: Vec<Finding>) -> Vec<Finding> {
     let mut extra = findings.iter().filter(|finding| finding.policy.is_extra());
     let refused = extra.any(|finding| finding.standing == Standing::InForce);
@@ -342,7 +343,7 @@ fn binds(policy: &Policy, binding: &Value) -> bool {
     let is_in_force = match policy.role {
         Role::Hold => true,
         Role::Guard | Role::Refuse | Role::Operator => acts(&["Deny"]),
-        // Its user learns of the mistake either way.
+        // The user learns of the mistake from a warning, too.
         Role::Makers => acts(&["Deny", "Warn"]),
     };
     spec["policyName"] == policy.name() && is_in_force
@@ -373,13 +374,13 @@ mod tests {
     ];
     const USER: &str = "system:serviceaccount:consul-semaphore-system:consul-semaphore-operator";
 
-    /// That of Jobs.
+    /// Returns the policy of Jobs with this role.
     fn of_jobs(role: Role) -> Policy {
         let mut policies = policies_of(&Kind::Job).into_iter();
         policies.find(|policy| policy.role == role).unwrap()
     }
 
-    /// The shipped policy and its binding.
+    /// Returns the shipped policy and its binding.
     fn shipped(role: Role) -> [Value; 2] {
         let text = match role {
             Role::Hold => include_str!("../config/policies/suspend.yaml"),
@@ -507,7 +508,7 @@ mod tests {
             let advice = finding.advice().unwrap();
             assert!(advice.contains(&format!("add '{USER}'")), "{advice}");
         }
-        // A customised policy without this condition.
+        // Somebody has made a policy without this condition.
         let finding = judged(Role::Guard, |[read, _]| {
             read["spec"]["matchConditions"] = json!([]);
         });

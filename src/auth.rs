@@ -1,9 +1,10 @@
-//! Who sends a request, and what that user may do: bearer tokens, which the API server reviews.
+//! Identifies the user who sends a request, and finds out what the user may do: by bearer tokens, which the API server
+//! reviews.
 //!
 //! | module | subject |
 //! |---|---|
 //! | `token` | the token of a request |
-//! | `reviews` | the API server is asked about tokens and rights, and its answers are cached |
+//! | `reviews` | questions to the API server about tokens and rights, and a cache of its answers |
 
 mod reviews;
 mod token;
@@ -20,13 +21,13 @@ pub(crate) use self::{
     token::Token,
 };
 
-/// Why a client is refused.
+/// The reason why a client is refused.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Refusal {
     /// There is no token.
     #[error("a token is needed")]
     NoToken,
-    /// The API server does not know it.
+    /// The API server does not know the token.
     #[error(
         "the API server does not know this token: it has expired, or is for another cluster or audience"
     )]
@@ -44,7 +45,7 @@ impl Refusal {
         Self::Unable(why.to_owned())
     }
 
-    /// There was no answer in time.
+    /// Returns the refusal for a question that was not answered in time.
     pub(crate) fn silent() -> Self {
         Self::unable("it does not answer in time")
     }

@@ -7,11 +7,11 @@ use tokio::time::timeout;
 
 use consul_client::clock::Moment;
 
-/// How long a call may take.
+/// The time that a call may take.
 pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How objects are changed: under a name that `metadata.managedFields` shows, so that tools and people can see who
-/// wrote what. Without one the API server calls the writer `unknown`.
+/// Returns how objects are changed: under a name that `metadata.managedFields` shows, so that tools and people can see
+/// who wrote what. Without a name the API server calls the writer `unknown`.
 pub(crate) fn patch_params() -> PatchParams {
     PatchParams {
         field_manager: Some(env!("CARGO_PKG_NAME").to_owned()),
@@ -19,13 +19,13 @@ pub(crate) fn patch_params() -> PatchParams {
     }
 }
 
-/// How a call failed.
+/// The way in which a call failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CallError {
-    /// With an answer, or without a connection.
+    /// The call failed with an answer, or without a connection.
     #[error(transparent)]
     Failed(#[from] Box<kube::Error>),
-    /// There was no answer in time; the call may have taken effect.
+    /// The API server did not answer in time; the call may have taken effect.
     #[error("the API server did not answer within {0:?}")]
     Silent(Duration),
 }
@@ -41,21 +41,21 @@ impl CallError {
         }
     }
 
-    /// The HTTP status and message of the API server's refusal.
+    /// Returns the HTTP status and message of the API server's refusal.
     pub(crate) fn refusal(&self) -> Option<(u16, &str)> {
         let status = self.status()?;
         Some((status.code, &status.message))
     }
 
-    /// Whether the API server knows no object of this name where it was asked for one: `Some(false)` if it knows no such
-    /// resource either.
+    /// Whether the API server has no object of this name where the call named one; `None` if it did not say so.
+    /// `Some(false)` means that it does not have such a resource either.
     pub(crate) fn not_found(&self, name: &str) -> Option<bool> {
         let status = self.status().filter(|status| status.code == 404)?;
         let details = status.details.as_ref();
         Some(details.is_some_and(|details| details.name == name))
     }
 
-    /// Whether the API server will refuse it again: the refusal is neither a version conflict nor about too many
+    /// Whether the API server will refuse the call again: the refusal is neither a version conflict nor about too many
     /// requests.
     pub(crate) fn is_refused_for_good(&self) -> bool {
         let code = self.refusal().map(|(code, _)| code);
@@ -88,7 +88,7 @@ pub(crate) async fn call_until<T>(
         .unwrap_or(Err(CallError::Silent(limit)))
 }
 
-/// The API server's refusal of a watch, if the error is one.
+/// Returns the API server's refusal of a watch, if the error is one.
 pub(crate) fn watch_refusal(error: &watcher::Error) -> Option<&Status> {
     use watcher::Error;
     match error {

@@ -1,17 +1,17 @@
 //! Reports line by line what works and what does not, with what to do about it: for people and scripts that set the
 //! operator up or diagnose a problem.
 //!
-//! In Kubernetes it only reads. In Consul it tries what the operator does: it registers the external node that owns
-//! the operator's sessions, as the operator would, and uses scratch keys and a scratch session, which it removes.
+//! The check only reads in Kubernetes. In Consul it tries what the operator does: it registers the external node that
+//! owns the operator's sessions, as the operator would, and uses scratch keys and a scratch session, which it removes.
 //!
 //! | file | subject |
 //! |---|---|
 //! | `report` | lines, as text and as JSON |
-//! | `consul`, `kubernetes`, `semaphore` | what is read and tried |
-//! | `election` | which replica leads |
-//! | `identity` | whether another API server uses the cluster's identity |
+//! | `consul`, `kubernetes`, `semaphore` | the parts that are read and tried |
+//! | `election` | the replica that leads |
+//! | `identity` | the use of the cluster's identity by another API server |
 //! | `api_server` | one request to the API server |
-//! | `rights` | what the operator must be allowed in Kubernetes: a table |
+//! | `rights` | the rights that the operator needs in Kubernetes: a table |
 //! | `judge` | turns the facts into lines, without IO |
 
 mod api_server;
@@ -36,16 +36,16 @@ use consul_client::{Client, Config, ConfigError, Exposure};
 use consul_semaphore as algorithm;
 use consul_semaphore_api::{annotations::is_object_name, scope::Namespaces};
 
-/// What to check.
+/// The choices for a check.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// How the operator is set up.
+    /// The settings of the operator.
     pub operator: controller::Settings,
     /// A semaphore to check closely.
     pub semaphore: Option<Name>,
-    /// The user whose rights are checked; the kubeconfig's if there is none.
+    /// The user whose rights are checked; `None`: the user of the kubeconfig.
     pub as_user: Option<String>,
-    /// How long each answer may take.
+    /// The time that each answer may take.
     pub timeout: Duration,
 }
 
@@ -58,7 +58,7 @@ pub struct Name {
     pub name: String,
 }
 
-/// The text is not a [`Name`].
+/// The error of a text that is no [`Name`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("give NAMESPACE/NAME, such as batch/db-migrations")]
 pub struct InvalidName;
@@ -78,7 +78,7 @@ impl FromStr for Name {
     }
 }
 
-/// Checks everything. `None` if it is interrupted; nothing is left behind then either.
+/// Checks everything. Returns `None` if the check is interrupted; nothing is left behind in that case either.
 pub async fn check(
     settings: Settings,
     consul: Config,
@@ -107,12 +107,12 @@ pub async fn check(
 struct Operator {
     /// Cluster of the operator; the id is empty if the cluster is unknown.
     cluster: algorithm::Cluster,
-    /// The external node of its sessions, if known.
+    /// The external node that owns the operator's sessions, if known.
     node: Option<String>,
 }
 
 impl Operator {
-    /// `id` is the cluster's, if known.
+    /// Returns the identity of the operator for a cluster with this id, if the id is known.
     fn new(settings: &Settings, id: Option<&str>) -> Self {
         let node = settings.operator.consul_node.clone();
         let name = settings.operator.cluster_name.clone();
@@ -134,7 +134,7 @@ async fn look(
     scratch: &Scratch,
 ) -> Report {
     let cluster = Cluster::find(settings).await;
-    // First, because names in Consul contain the cluster's id.
+    // Kubernetes is read first, because names in Consul contain the cluster's id.
     let kubernetes = match &cluster {
         Ok(cluster) => Ok(cluster.look(settings).await),
         Err(why) => Err(why.clone()),
@@ -144,7 +144,7 @@ async fn look(
     let operator = Operator::new(settings, id);
 
     let mut lines = Vec::new();
-    // Consul, if it answers.
+    // Consul is tried if it answers.
     let mut answering = None;
     match consul {
         Ok(client) => {
@@ -172,7 +172,7 @@ async fn look(
     Report { lines }
 }
 
-/// The folder of one of the namespaces that the operator works in.
+/// Returns the folder of one of the namespaces that the operator works in.
 fn tenants_keys(settings: &Settings, cluster: Option<&Cluster>) -> Keys {
     let asked = settings.semaphore.as_ref();
     let asked = asked.map(|name| name.namespace.as_str());

@@ -51,7 +51,7 @@ async fn get(client: &Client, kind: &str, plural: &str, name: &str) -> Answer {
     }
 }
 
-/// This process's user name, as the API server knows it. Every user may ask that.
+/// Returns this process's user name, as the API server knows it. Every user may ask for that.
 pub(super) async fn user(client: &Client, patience: Duration) -> Option<String> {
     let reviews: Api<SelfSubjectReview> = Api::all(client.clone());
     let (params, review) = (PostParams::default(), SelfSubjectReview::default());

@@ -1,7 +1,8 @@
-//! Reviews by the API server: who owns a token (`TokenReview`), and what that user may do (`SubjectAccessReview`).
+//! Asks the API server for reviews: who owns a token (`TokenReview`), and what that user may do
+//! (`SubjectAccessReview`).
 //!
-//! An answer is valid for half a minute. Wrong tokens cost the API server little: each holds one of a few turns for a
-//! while. Clients at other addresses still have turns then: see [`FairTurns`].
+//! An answer is valid for half a minute. Wrong tokens cost the API server little, because each of them holds one of a
+//! few turns for a while. Clients at other addresses still have turns then: see [`FairTurns`].
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -26,32 +27,32 @@ use super::{Refusal, Token};
 use consul_client::{clock::Moment, text::one_line, turns::FairTurns};
 use consul_semaphore_api::GROUP;
 
-/// How long an answer is valid.
+/// The time for which an answer is valid.
 const LASTS: Duration = Duration::from_secs(30);
 
-/// How long a review may take, including the wait for its turn.
+/// The time that a review may take, including the wait for its turn.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// How many reviews of known tokens and of rights run at once.
+/// The number of reviews of known tokens and of rights that run at once.
 const TURNS: usize = 8;
 
-/// How many unknown tokens have turns at once. All addresses together can have the API server review so many wrong
-/// tokens in each [`WRONG_TOKEN_REST`], and one address can have half as many reviewed.
+/// The number of unknown tokens that have turns at once. All addresses together can have the API server review so many
+/// wrong tokens in each [`WRONG_TOKEN_REST`], and one address can have half as many reviewed.
 const UNKNOWN_TOKEN_TURNS: usize = 16;
 
-/// How long the turn of a token is kept after the answer, unless the token is good.
+/// The time for which the turn of a token is kept after the answer, unless the token is good.
 const WRONG_TOKEN_REST: Duration = Duration::from_millis(500);
 
 /// The longest answer that is read, in bytes.
 const LONGEST_ANSWER: usize = 1 << 20;
 
-/// How many tokens are remembered.
+/// The number of tokens that are remembered.
 const TOKENS: usize = 256;
 
-/// What users show their tokens for.
+/// The purpose for which users show their tokens.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Purpose {
-    /// The audience of tokens that are valid only for it.
+    /// The audience of tokens that are valid only for this purpose.
     pub(crate) audience: &'static str,
     /// The manifest that gives the operator the right to ask.
     pub(crate) role: &'static str,
@@ -60,9 +61,9 @@ pub(crate) struct Purpose {
 /// A right in Kubernetes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Right {
-    /// To list and watch the `ConsulSemaphores` of a namespace; `None`: of all of them.
+    /// The right to list and watch the `ConsulSemaphores` of a namespace; `None`: of all namespaces.
     SeeSemaphores(Option<Arc<str>>),
-    /// To GET a path that is no resource.
+    /// The right to GET a path that is no resource.
     Get(&'static str),
 }
 
@@ -71,12 +72,12 @@ pub(crate) struct Reviews {
     reviewer: Reviewer,
     tokens: Mutex<HashMap<Token, Known>>,
     turns: Semaphore,
-    /// The owner of a turn is the address of a client.
+    /// The turns for unknown tokens. The owner of a turn is the address of a client.
     unknown_token_turns: FairTurns,
     wrong_token_rest: Duration,
 }
 
-/// The user of a token, and until when that is valid.
+/// The user of a token, and the time until which the answer is valid.
 #[derive(Clone)]
 struct Known {
     user: Option<Arc<User>>,
@@ -86,9 +87,9 @@ struct Known {
 /// The user of a token.
 pub(crate) struct User {
     pub(crate) name: Arc<str>,
-    /// As the API server describes it.
+    /// The user as the API server describes it.
     subject: UserInfo,
-    /// Whether the user has a right, and until when that is valid.
+    /// Whether the user has each right, and the time until which the answer is valid.
     rights: Mutex<HashMap<Right, (bool, Moment)>>,
 }
 
@@ -103,7 +104,7 @@ impl Reviews {
         }
     }
 
-    /// The user of a token, which a client at this address has shown.
+    /// Returns the user of a token, which a client at this address has shown.
     pub(crate) async fn user(
         &self,
         token: &Token,
@@ -127,7 +128,7 @@ impl Reviews {
             return Ok(has);
         }
         let asked = timeout(PATIENCE, async {
-            // Never closed.
+            // The wait can't fail, because the semaphore is never closed.
             let _turn = self.turns.acquire().await;
             for spec in right.specs() {
                 let answer = self.reviewer.ask(&access_review(user, spec)).await?;
@@ -155,7 +156,7 @@ impl Reviews {
             let user = self.review_unknown(token, address).await?;
             return Ok(user.map(Arc::new));
         };
-        // Never closed.
+        // The wait can't fail, because the semaphore is never closed.
         let _turn = self.turns.acquire().await;
         let user = self.reviewer.user_of(token).await?;
         Ok(user.map(|user| {
@@ -167,8 +168,8 @@ impl Reviews {
         }))
     }
 
-    /// Asks for the user of a token that nobody is known by. If its client goes away, the turn is not free any sooner,
-    /// because a flood of short connections would have no bound otherwise.
+    /// Asks for the user of a token whose user is not known from before. If the client goes away, the turn is not free
+    /// any sooner, because a flood of short connections would have no bound otherwise.
     async fn review_unknown(
         &self,
         token: &Token,
@@ -209,7 +210,7 @@ impl Reviews {
     }
 }
 
-/// Asks the API server. Clones share its connections.
+/// A client that asks the API server. Clones share its connections.
 #[derive(Clone)]
 struct Reviewer {
     client: Client,
@@ -217,9 +218,9 @@ struct Reviewer {
 }
 
 impl Reviewer {
-    /// The user of a token, if it is valid.
+    /// Returns the user of a token, if the token is valid.
     async fn user_of(&self, token: &Token) -> Result<Option<User>, Refusal> {
-        // A token for this purpose only, or one for the API server, which every client of the API server has.
+        // The token is for this purpose only, or for the API server, as every client of the API server has one.
         for audience in [Some(self.purpose.audience), None] {
             let answer = self.ask(&token_review(token, audience)).await?;
             let user = answer
@@ -232,8 +233,8 @@ impl Reviewer {
         Ok(None)
     }
 
-    /// Makes one review. Its text, and that of the answer, which may repeat it, contain the token. So neither is ever
-    /// shown, and the answer is read here: [`kube::Api`] logs what it can't parse, and what comes with an error.
+    /// Makes one review. The texts of the question and of the answer contain the token. So neither is ever shown, and
+    /// the answer is read here, because [`kube::Api`] logs an answer that it can't parse, or that comes with an error.
     async fn ask<K>(&self, question: &K) -> Result<K, Refusal>
     where
         K: Resource<DynamicType = ()> + Serialize + DeserializeOwned,
@@ -250,7 +251,7 @@ impl Reviewer {
         serde_json::from_slice(&text).map_err(|_| Refusal::unable("its answer can't be understood"))
     }
 
-    /// Why the API server did not answer, and what to do, if it did not.
+    /// Checks the HTTP status. The error says why the API server did not answer, and what to do.
     fn succeeded(&self, status: StatusCode) -> Result<(), Refusal> {
         match status {
             StatusCode::FORBIDDEN => Err(Refusal::Unable(format!(
@@ -264,7 +265,7 @@ impl Reviewer {
 }
 
 impl Right {
-    /// Everything that it consists of, without the user.
+    /// Returns all single permissions of the right, without the user.
     fn specs(&self) -> Vec<SubjectAccessReviewSpec> {
         match self {
             Self::SeeSemaphores(namespace) => ["list", "watch"]
@@ -273,7 +274,7 @@ impl Right {
                         group: Some(GROUP.to_owned()),
                         resource: Some("consulsemaphores".to_owned()),
                         verb: Some(verb.to_owned()),
-                        // Empty: all of them.
+                        // An empty name means all namespaces.
                         namespace: Some(namespace.as_deref().unwrap_or_default().to_owned()),
                         ..ResourceAttributes::default()
                     }),
@@ -292,8 +293,8 @@ impl Right {
 }
 
 impl User {
-    /// The user in the answer to a review, if the token is valid. An API server that does not support audiences does
-    /// not confirm this one.
+    /// Returns the user in the answer to a review, if the token is valid. An API server that does not support audiences
+    /// does not confirm the audience.
     fn read(status: TokenReviewStatus, audience: Option<&str>) -> Option<Self> {
         let meant = audience.is_none_or(|audience| {
             let audiences = status.audiences.iter().flatten();
@@ -368,7 +369,7 @@ pub(super) mod tests {
     const TOKEN_REVIEWS: &str = "/apis/authentication.k8s.io/v1/tokenreviews";
     const ACCESS_REVIEWS: &str = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
 
-    /// An API server that knows two tokens, each for one audience, and their rights.
+    /// Starts an API server that knows two tokens, each for one audience, and their rights.
     async fn api_server() -> (MockServer, Reviews) {
         let server = MockServer::start().await;
         let review = |request: &Request| {
@@ -414,7 +415,7 @@ pub(super) mod tests {
         (server, reviews)
     }
 
-    /// Reviews that ask the API server at this address.
+    /// Makes reviews that ask the API server at this address.
     pub(crate) fn reviews_by(uri: &str) -> Reviews {
         // `Err` means a provider is already installed.
         let _ = rustls::crypto::ring::default_provider().install_default();
@@ -427,7 +428,7 @@ pub(super) mod tests {
         Token::parse(text).unwrap()
     }
 
-    /// The address of the client that asks, where it does not matter.
+    /// Returns the address of the client that asks, for cases in which it does not matter.
     fn here() -> Arc<str> {
         "127.0.0.1".into()
     }
@@ -473,7 +474,8 @@ pub(super) mod tests {
             sees(&reviews, "for-kubernetes", "team-a").await;
         }
         let asked = server.received_requests().await.unwrap();
-        // Tokens: 1, and 2 because it is not for the page. Rights: everywhere 1 and 2, team-a 2.
+        // The API server was asked about two tokens, once and twice (the second token is not for the page), and about
+        // rights: everywhere once and twice, and for team-a twice.
         assert_eq!(asked.len(), 3 + 5);
     }
 
@@ -535,7 +537,7 @@ pub(super) mod tests {
         assert!(refusal.to_string().contains(PAGE.role), "{refusal}");
     }
 
-    /// How many unknown tokens of a client at this address could be reviewed at once now.
+    /// Returns how many unknown tokens of a client at this address could be reviewed at once now.
     fn free(reviews: &Reviews, address: &str) -> usize {
         let address = address.into();
         let turns = &reviews.unknown_token_turns;
@@ -580,7 +582,7 @@ pub(super) mod tests {
         assert!(free(&reviews, &address) < before);
     }
 
-    /// Everything that is logged while this thread works, at every level.
+    /// The writer of everything that is logged while this thread works, at every level.
     #[derive(Clone, Default)]
     struct Logged(Arc<Mutex<Vec<u8>>>);
 
@@ -603,7 +605,8 @@ pub(super) mod tests {
             .with_max_level(tracing::Level::TRACE)
             .with_writer(move || writer.clone())
             .finish();
-        // While there is only one subscriber, a thread without any, of another test, could switch records off for all.
+        // A thread of another test without a subscriber could switch records off for all if there were only one
+        // subscriber.
         let _second = Dispatch::new(tracing_subscriber::registry());
         let _logging = tracing::subscriber::set_default(subscriber);
         let answer = |code| ResponseTemplate::new(code);

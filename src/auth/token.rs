@@ -1,4 +1,4 @@
-//! The token of a request.
+//! Reads the token of a request.
 
 use std::{fmt, sync::Arc};
 
@@ -12,7 +12,7 @@ const LONGEST: usize = 16 * 1024;
 pub(crate) struct Token(Arc<str>);
 
 impl Token {
-    /// The token in the header `Authorization`.
+    /// Returns the token in the header `Authorization`.
     pub(crate) fn bearer(headers: &HeaderMap) -> Option<Self> {
         let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
         let (scheme, token) = value.split_once(' ')?;
@@ -20,7 +20,7 @@ impl Token {
         bearer.then(|| Self::parse(token)).flatten()
     }
 
-    /// A token, unless the text is empty or too long.
+    /// Returns a token, unless the text is empty or too long.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let text = text.trim();
         let fits = (1..=LONGEST).contains(&text.len());

@@ -1,5 +1,5 @@
-//! Requests to the API server, each with a timeout. Answers are plain JSON: only a few fields are read, and another
-//! version of the server may have more or fewer.
+//! Sends requests to the API server, each with a timeout. Answers are plain JSON, because only a few fields are read,
+//! and another version of the server may have more or fewer.
 
 use std::time::Duration;
 
@@ -10,19 +10,19 @@ use tokio::time::timeout;
 
 use consul_client::text::one_line;
 
-/// How much of a message from elsewhere is repeated.
+/// The longest part of a foreign message that is repeated.
 const LONGEST: usize = 300;
 
-/// Why there is no answer.
+/// The reason why there is no answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Refusal {
     /// There is no such object, or no such kind.
     #[error("it does not exist")]
     NotThere,
-    /// The user may not do that.
+    /// The user may not do this.
     #[error("{0}")]
     Forbidden(String),
-    /// Anything else.
+    /// The request failed in another way.
     #[error("{0}")]
     Failed(String),
 }
@@ -41,7 +41,7 @@ impl Refusal {
     }
 }
 
-/// An answer, or why there is none.
+/// An answer, or the reason why there is none.
 pub(super) type Answer<T = Value> = Result<T, Refusal>;
 
 /// The API server, used as one user.
@@ -49,7 +49,7 @@ pub(super) type Answer<T = Value> = Result<T, Refusal>;
 pub(super) struct ApiServer {
     /// A typed client.
     pub(super) client: Client,
-    /// How long an answer may take.
+    /// The time that an answer may take.
     pub(super) patience: Duration,
 }
 
@@ -62,7 +62,7 @@ impl ApiServer {
         self.ask(Request::get(path), Vec::new()).await
     }
 
-    /// Creates a review: the API server answers it, and stores nothing.
+    /// Creates a review, which the API server answers and does not store.
     pub(super) async fn review(&self, path: &str, review: &Value) -> Answer {
         let request = Request::post(path).header(CONTENT_TYPE, "application/json");
         self.ask(request, review.to_string().into_bytes()).await
@@ -77,7 +77,7 @@ impl ApiServer {
             .map_err(|error| Refusal::Failed(format!("its answer is not JSON: {error}")))
     }
 
-    /// Bounds a call.
+    /// Bounds the time of a call.
     pub(super) async fn within<T>(&self, call: impl Future<Output = kube::Result<T>>) -> Answer<T> {
         let answer = timeout(self.patience, call).await.map_err(|_| {
             let patience = self.patience.as_secs();

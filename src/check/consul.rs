@@ -13,22 +13,22 @@ use super::{Operator, Settings};
 use crate::leader;
 use consul_client::{Client, Error, ExternalNode, NewSession, Op, SessionId, Status, clock};
 
-/// The TTL that is tried first: the shortest that Consul accepts by default, and that a spec can have.
+/// The TTL that is tried first. It is the shortest that Consul accepts by default, and that a spec can have.
 const SHORTEST: Duration = Duration::from_secs(10);
 
-/// What was read from a Consul with usable settings.
+/// The facts about a Consul with usable settings.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Seen {
     pub(super) status: Result<Status, Error>,
-    /// How far its clock is ahead of ours.
+    /// The time by which Consul's clock is ahead of ours.
     pub(super) ahead: Option<SignedDuration>,
-    /// `None` if an earlier request got no answer.
+    /// The version of Consul; `None` if an earlier request got no answer.
     pub(super) version: Option<Result<String, Error>>,
-    /// What was tried; `None` if Consul does not answer.
+    /// The results of the tried steps; `None` if Consul does not answer.
     pub(super) tried: Option<Tried>,
-    /// What was tried for the mark that shows who uses the cluster's identity, if its node is known.
+    /// The results for the mark that shows who uses the cluster's identity, if its node is known.
     pub(super) identity: Option<Tried>,
-    /// What was tried for an election in Consul, if one is configured.
+    /// The results for an election in Consul, if one is configured.
     pub(super) election: Option<Tried>,
 }
 
@@ -62,7 +62,7 @@ pub(super) enum Outcome {
     Refused(Error),
 }
 
-/// What was tried.
+/// The results of the steps that were tried.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Tried {
     /// The external node that was used.
@@ -72,16 +72,16 @@ pub(super) struct Tried {
     /// The keys that were used.
     pub(super) keys: Keys,
     pub(super) steps: Vec<(Step, Outcome)>,
-    /// The shortest TTL that Consul accepts.
+    /// The shortest TTL that Consul accepts and that a spec can have; `None` if unknown.
     pub(super) shortest: Option<Duration>,
 }
 
-/// Where keys are tried.
+/// The place at which keys are tried.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Keys {
     /// The folder of the scratch key, with a slash at its end.
     pub(super) folder: String,
-    /// The prefix in a Consul ACL rule: that folder, or one above it.
+    /// The prefix in a Consul ACL rule: the folder, or one above it.
     pub(super) rule: String,
 }
 
@@ -109,7 +109,7 @@ impl Scratch {
         }
     }
 
-    /// The session of this name was not created, or is destroyed.
+    /// Forgets the session of this name, because it was not created, or is destroyed.
     fn forget(&self, name: &str) {
         self.0.lock().retain(|session| session.name != name);
     }
@@ -155,7 +155,7 @@ pub(super) async fn look(
 /// The folder of the operator's own keys.
 const OWN_KEYS: &str = "service/consul-semaphore-operator/";
 
-/// Where a cluster's elections are held.
+/// Returns where a cluster's elections are held.
 fn elections(cluster: &str) -> Keys {
     let rule = OWN_KEYS.to_owned();
     Keys {
@@ -164,12 +164,12 @@ fn elections(cluster: &str) -> Keys {
     }
 }
 
-/// Reads what needs no token, and Consul's clock.
+/// Reads the status, which needs no token, and how far Consul's clock is ahead.
 async fn status(client: &Client) -> (Result<Status, Error>, Option<SignedDuration>) {
     let asked = clock::time();
     let status = client.status().await;
     let took = clock::time().duration_since(asked);
-    // The answer was made in between, and its time has no fraction: add half a second on average.
+    // The answer was made between the two times, and its time has no fraction, so half a second is added on average.
     let theirs = status.as_ref().ok().and_then(|status| status.time);
     let ahead = theirs
         .map(|theirs| theirs.duration_since(asked) + SignedDuration::from_millis(500) - took / 2);
@@ -237,12 +237,12 @@ async fn try_keys(client: &Client, keys: Keys) -> Tried {
     tried
 }
 
-/// A unique name.
+/// Returns a unique name.
 fn scratch_name() -> String {
     format!("check-{:016x}", fastrand::u64(..))
 }
 
-/// The session's name in Consul for this scratch name.
+/// Returns the session's name in Consul for this scratch name.
 fn session_name(name: &str) -> String {
     format!("consul-semaphore-operator {name}")
 }
@@ -315,7 +315,7 @@ impl Tried {
     }
 }
 
-/// Creates a key if it does not exist, writes and deletes it: all in one transaction.
+/// Returns operations that create a key if it does not exist, write it and delete it, all in one transaction.
 fn writes(key: &str) -> [Op; 3] {
     let key = || key.to_owned();
     [
@@ -334,7 +334,7 @@ fn writes(key: &str) -> [Op; 3] {
     ]
 }
 
-/// Locks, unlocks and deletes a key: all in one transaction.
+/// Returns operations that lock, unlock and delete a key, all in one transaction.
 fn locks(key: &str, session: &SessionId) -> [Op; 3] {
     let key = || key.to_owned();
     [

@@ -1,5 +1,5 @@
-//! Which replica leads, by the Lease of the election. Nothing says in which namespace the operator runs, so its Lease
-//! is looked for in all of them, or where the user may look.
+//! Finds out which replica leads, by the Lease of the election. Nothing says in which namespace the operator runs, so
+//! its Lease is looked for in all namespaces, or where the user may look.
 
 use jiff::Timestamp;
 use kube::Config;
@@ -19,10 +19,11 @@ const LONGEST: u64 = 3600;
 /// The namespace of the operator, if it is installed as the docs say.
 const USUAL: &str = "consul-semaphore-system";
 
-/// The Lease to look for, also of an operator that is elected otherwise: its identity's Lease is in the same namespace.
+/// The Lease to look for. It is looked for also if the operator is elected otherwise, because the Lease of its identity
+/// is in the same namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Sought {
-    /// In the namespace that was named, or else in the most likely one.
+    /// The Lease in the namespace that was named, or else in the most likely one.
     lease: Lease,
     namespace: Namespace,
 }
@@ -38,7 +39,7 @@ enum Namespace {
     Guessed,
 }
 
-/// What was found.
+/// The result of the search.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Election {
     pub(super) lease: Lease,
@@ -46,23 +47,23 @@ pub(super) struct Election {
     pub(super) searched: Searched,
 }
 
-/// Where the Lease was looked for.
+/// The namespaces in which the Lease was looked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Searched {
-    /// In the namespace that was named.
+    /// The Lease was looked for in the one namespace that was named, or in which this pod runs.
     Named,
-    /// In all namespaces.
+    /// The Lease was looked for in all namespaces.
     All,
-    /// In these, because the user may not list the Leases of all.
+    /// The Lease was looked for in these namespaces, because the user may not list the Leases of all.
     Only(Vec<String>),
 }
 
-/// What a Lease says.
+/// The facts in a Lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Lead {
     /// The replica that leads; empty when the last one released the Lease.
     pub(super) holder: String,
-    /// How long ago it was renewed, and how long that counts: in seconds.
+    /// The time since the Lease was renewed, and the time for which a renewal counts, in seconds.
     pub(super) age: i64,
     pub(super) duration: i64,
 }
@@ -79,12 +80,12 @@ impl Lead {
         }
     }
 
-    /// Whether no replica has renewed it for long. A time that is to come is no replica's.
+    /// Whether no replica has renewed the Lease for long. A time far in the future was not written by a replica.
     pub(super) fn is_over(&self) -> bool {
         self.age.unsigned_abs() > 2 * self.duration.unsigned_abs().min(LONGEST)
     }
 
-    /// The best first: a replica that leads, then the one that led last.
+    /// Returns a rank by which the best comes first: a replica that leads, then the one that led last.
     fn rank(&self) -> (bool, u64) {
         let over = self.holder.is_empty() || self.is_over();
         (over, self.age.unsigned_abs())
@@ -92,8 +93,8 @@ impl Lead {
 }
 
 impl Sought {
-    /// The operator's Lease: in the namespace of the flag, of the account that is checked, or where the operator would
-    /// look for it.
+    /// Returns the operator's Lease: in the namespace of the flag, of the account that is checked, or where the
+    /// operator would look for the Lease.
     pub(super) fn new(election: &leader::Settings, as_user: Option<&str>, config: &Config) -> Self {
         let named = election.namespace.clone();
         let named = named.or_else(|| account_namespace(as_user?));
@@ -114,7 +115,7 @@ impl Sought {
         }
     }
 
-    /// Looks for it.
+    /// Looks for the Lease.
     pub(super) async fn find(&self, server: &ApiServer) -> Election {
         if self.namespace == Namespace::Named {
             return self
@@ -135,11 +136,12 @@ impl Sought {
         }
     }
 
-    /// The one of these Leases by which a replica leads, or else led last.
+    /// Returns the Lease by which a replica leads, or else led last.
     fn best_of(&self, list: &Value) -> Election {
         let items = list["items"].as_array().into_iter().flatten();
         let found = items.map(|item| (text(&item["metadata"]["namespace"]), Lead::read(item)));
-        // Whoever may write Leases in a namespace of theirs may write one of that name: the likely one goes first.
+        // A user that may write Leases in some namespace may write one of this name, so the likely namespace goes
+        // first.
         let best = found.min_by_key(|(namespace, lead)| {
             let (over, age) = lead.rank();
             (
@@ -159,7 +161,7 @@ impl Sought {
         }
     }
 
-    /// Looks where it is likely to be.
+    /// Looks in the likely namespaces.
     async fn find_where_allowed(&self, server: &ApiServer) -> Election {
         let namespace = &self.lease.namespace;
         let mut places = vec![namespace.clone()];

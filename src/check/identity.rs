@@ -1,4 +1,4 @@
-//! Whether another API server uses the cluster's identity in Consul, as the operator would find out.
+//! Finds out whether another API server uses the cluster's identity in Consul, as the operator would.
 
 use super::{
     Operator,
@@ -9,7 +9,7 @@ use super::{
 use crate::identity::{History, Place, conflict, judge_for_people, mark_key};
 use consul_client::{Client, Entry, Error};
 
-/// What was read.
+/// The facts that were read.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Seen {
     /// The cluster's id.
@@ -21,7 +21,7 @@ pub(super) struct Seen {
     history: Answer<History>,
 }
 
-/// Reads the mark. `None` while the cluster or its Lease is unknown.
+/// Reads the mark. Returns `None` while the cluster or its Lease is unknown.
 pub(super) async fn look(
     operator: &Operator,
     kubernetes: &kubernetes::Seen,
@@ -44,7 +44,7 @@ pub(super) async fn look(
     })
 }
 
-/// The line about it.
+/// Returns the line about the mark.
 pub(super) fn line(seen: &Seen) -> Line {
     let Seen {
         id,

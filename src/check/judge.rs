@@ -1,4 +1,4 @@
-//! Turns the facts that were read into lines of the report. No IO: the same facts give the same lines.
+//! Turns the facts that were read into lines of the report, without IO: the same facts give the same lines.
 
 pub(super) mod consul;
 pub(super) mod definition;
@@ -9,16 +9,16 @@ pub(super) mod semaphore;
 use consul_client::SessionId;
 use consul_semaphore::{Reading, plan::Taker};
 
-/// How to see whether the operator works.
+/// The way to see whether the operator works.
 const ALIVE: &str = "see that the operator runs, and what it logs: kubectl get pods -A -l \
                                 app.kubernetes.io/name=consul-semaphore-operator";
 
-/// Who owns a session, as far as its contender says so.
+/// Returns the owner of a session, as far as its contender names one.
 fn holder(reading: &Reading, session: &SessionId) -> String {
     Taker::new(session, reading.contender(session)).describe(None)
 }
 
-/// A list of names for people, at most one line long.
+/// Returns a list of names for people, at most one line long.
 fn named<T: ToString>(names: impl ExactSizeIterator<Item = T>) -> String {
     const NAMED: usize = 5;
     let more = names.len().saturating_sub(NAMED);

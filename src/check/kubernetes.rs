@@ -1,4 +1,4 @@
-//! Reads Kubernetes: its version, the definition of our resource, rights, policies.
+//! Reads Kubernetes: its version, the definition of our resource, rights and policies.
 
 use std::collections::BTreeMap;
 
@@ -21,43 +21,44 @@ use crate::{
 use consul_semaphore_api::{GROUP, annotations::SEMAPHORE, scope::Namespaces};
 use consul_semaphore_workload::{Kinds, Table};
 
-/// How many objects of a kind are read at once, and how many times: each may have a megabyte.
+/// The number of objects of a kind that are read at once, and the number of such readings. Each object may have a
+/// megabyte.
 const PAGE: usize = 100;
 const PAGES: usize = 100;
 
-/// How many objects of a kind are read at most, in each namespace of the scope or in the whole cluster.
+/// The most objects of a kind that are read, in each namespace of the scope or in the whole cluster.
 pub(super) const READ: usize = PAGE * PAGES;
 
-/// How many rights are checked at once.
+/// The number of rights that are checked at once.
 const AT_ONCE: usize = 8;
 
-/// How `system:serviceaccount:<namespace>:<name>` begins.
+/// The beginning of `system:serviceaccount:<namespace>:<name>`.
 const ACCOUNT: &str = "system:serviceaccount:";
 
 /// A cluster before any request.
 pub(super) struct Cluster {
-    /// Used as the user of the kubeconfig.
+    /// The API server, used as the user of the kubeconfig.
     pub(super) server: ApiServer,
-    /// Used as the user whose rights are checked.
+    /// The API server, used as the user whose rights are checked.
     asker: ApiServer,
     /// The Lease of the operator.
     lease: Sought,
-    /// The default namespace.
+    /// The default namespace of the kubeconfig.
     pub(super) namespace: String,
     /// The address of the API server.
     url: String,
 }
 
-/// Everything that was read.
+/// All facts that were read.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Seen {
     pub(super) url: String,
     pub(super) version: Answer<String>,
-    /// Everything else, if the API server answered.
+    /// All facts beside the version, if the API server answered.
     pub(super) rest: Option<Rest>,
 }
 
-/// What was read from an API server that answers.
+/// The facts about an API server that answers.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Rest {
     /// The uid of `kube-system`.
@@ -74,7 +75,7 @@ pub(super) struct Rest {
     pub(super) policies: Vec<Finding>,
     /// The Lease of the operator.
     pub(super) election: Election,
-    /// Whether a replica leads by it.
+    /// Whether the operator elects its leader by the Lease.
     pub(super) elects: bool,
     /// The marks in Consul that the operators of this API server have written.
     pub(super) history: Answer<History>,
@@ -82,14 +83,14 @@ pub(super) struct Rest {
     pub(super) schemas: Vec<schema::Finding>,
     /// The `CronJobs` that have the annotation on their own metadata alone, where it has no effect.
     pub(super) cron_jobs: Answer<Found>,
-    /// The `ConsulSemaphores` that several operators manage, each with the names of these.
+    /// The `ConsulSemaphores` that several operators manage, each with the names of these operators.
     pub(super) contested: Answer<Found>,
 }
 
-/// What was found among the objects of a kind.
+/// The objects of a kind that were found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Found {
-    /// The objects, for people.
+    /// The titles of the objects, for people.
     pub(super) titles: Vec<String>,
     /// Whether there are more objects than were read.
     pub(super) cut: bool,
@@ -101,12 +102,12 @@ pub(super) struct Right {
     pub(super) question: Question,
     /// The verbs that are refused.
     pub(super) denied: Vec<&'static str>,
-    /// Why part of it is unknown.
+    /// The reason why some of the verbs are unknown.
     pub(super) unknown: Option<Refusal>,
 }
 
 impl Seen {
-    /// The cluster's id, if it is known.
+    /// Returns the cluster's id, if it is known.
     pub(super) fn id(&self) -> Option<&str> {
         let id = self.rest.as_ref()?.id.as_deref().ok()?;
         (!id.is_empty()).then_some(id)
@@ -114,7 +115,7 @@ impl Seen {
 }
 
 impl Served {
-    /// These kinds, and those of the table.
+    /// Returns the given kinds, and the kinds of the table.
     fn new(kinds: &Kinds, table: Option<&(Name, Answer<Table>)>) -> Self {
         let mut kinds = kinds.clone();
         if let Some((_, Ok(table))) = table {
@@ -129,10 +130,10 @@ impl Served {
 }
 
 impl Cluster {
-    /// The cluster of the kubeconfig, or the one that this process runs in.
+    /// Returns the cluster of the kubeconfig, or the one that this process runs in.
     pub(super) async fn find(settings: &Settings) -> Result<Self, String> {
         let mut config = Config::infer().await.map_err(|error| error.to_string())?;
-        // Report failures at once, without retries.
+        // Failures are reported at once, without retries.
         config.default_retry = false;
         config.connect_timeout = Some(settings.timeout);
         let patience = settings.timeout;
@@ -166,7 +167,7 @@ impl Cluster {
         })
     }
 
-    /// Reads all of it.
+    /// Reads all facts.
     pub(super) async fn look(&self, settings: &Settings) -> Seen {
         let version = self.server.get("/version").await;
         let version = version.map(|info| text(&info["gitVersion"]));
@@ -272,7 +273,7 @@ impl Cluster {
         serde_json::from_value(definition).map_err(|error| Refusal::Failed(error.to_string()))
     }
 
-    /// The user whose rights are checked: every user may ask for its own name.
+    /// Returns the user whose rights are checked. Every user may ask for its own name.
     async fn who_asks(&self) -> Answer<String> {
         let review =
             json!({ "apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview" });
@@ -281,7 +282,8 @@ impl Cluster {
         Ok(text(&review["status"]["userInfo"]["username"]))
     }
 
-    /// The table of kinds: where the operator runs, which its Lease says, the name of its account, or nothing.
+    /// Returns the table of kinds in the namespace where the operator runs; `None` if the operator has no table. The
+    /// namespace is that of the Lease, else that of the account that is checked, else the default one.
     async fn table(
         &self,
         settings: &Settings,
@@ -310,20 +312,20 @@ impl Cluster {
         Some((name, table))
     }
 
-    /// The marks that the operator with this Lease has written.
+    /// Returns the marks that the operator with this Lease has written.
     async fn history(&self, lease: &Lease) -> Answer<History> {
         let Lease { namespace, name } = lease;
         let name = history_lease(name);
         let path = format!("/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{name}");
         match self.server.get(&path).await {
             Ok(lease) => Ok(History::in_annotations(&lease["metadata"]["annotations"])),
-            // It has written none.
+            // The operator has written no marks.
             Err(Refusal::NotThere) => Ok(History::default()),
             Err(why) => Err(why),
         }
     }
 
-    /// `lease` is the one of the operator.
+    /// Checks all rights of the operator with this `lease`.
     async fn rights(&self, settings: &Settings, served: &Served, lease: &Lease) -> Vec<Right> {
         let namespaces = &settings.operator.scope.namespaces;
         let questions = questions(served, namespaces, Some(lease));
@@ -375,7 +377,7 @@ impl Cluster {
     }
 }
 
-/// The namespace of a `ServiceAccount`, from its user name.
+/// Returns the namespace of a `ServiceAccount`, from its user name.
 pub(super) fn account_namespace(user: &str) -> Option<String> {
     let (namespace, _) = user.strip_prefix(ACCOUNT)?.split_once(':')?;
     Some(namespace.to_owned())
@@ -386,7 +388,7 @@ pub(super) fn is_account(user: &str) -> bool {
     account_namespace(user).is_some()
 }
 
-/// A `CronJob` that has the annotation on its own metadata, while its Jobs do not have it.
+/// Returns the title of a `CronJob` that has the annotation on its own metadata, while its Jobs do not have it.
 fn mistaken(cron_job: &Value) -> Option<String> {
     let asks = |metadata: &Value| metadata["annotations"][SEMAPHORE].is_string();
     let is_mistaken =
@@ -394,7 +396,7 @@ fn mistaken(cron_job: &Value) -> Option<String> {
     is_mistaken.then(|| title(cron_job))
 }
 
-/// A `ConsulSemaphore` that several operators manage, as they say in its status.
+/// Returns the title of a `ConsulSemaphore` that several operators manage, as its status says.
 fn contested(semaphore: &Value) -> Option<String> {
     let operators = semaphore["status"]["operators"].as_array()?;
     let names: Vec<&str> = operators.iter().filter_map(Value::as_str).collect();
@@ -410,7 +412,7 @@ fn title(object: &Value) -> String {
     )
 }
 
-/// A text, or the empty one.
+/// Returns a text, or the empty text for any other value.
 pub(super) fn text(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_owned()
 }

@@ -1,4 +1,4 @@
-//! The report: lines, each with an outcome and what to do about it.
+//! Defines the report: lines, each with an outcome and advice.
 
 use std::fmt::{self, Display, Formatter, Write as _};
 
@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use consul_client::text::one_line;
 
-/// How long a message and a piece of advice can be, in characters: they may repeat foreign messages.
+/// The greatest length of a message and of a piece of advice, in characters, because they may repeat foreign messages.
 const LONGEST: usize = 1000;
 
 /// The outcome of a check.
@@ -46,7 +46,7 @@ impl Outcome {
     }
 }
 
-/// What a line is about.
+/// The subject of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Area {
@@ -71,15 +71,15 @@ impl Area {
 /// One check and its result.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Line {
-    /// The area it belongs to.
+    /// The area that the line belongs to.
     pub area: Area,
-    /// What was checked.
+    /// The name of the check.
     pub what: String,
     /// The outcome.
     pub outcome: Outcome,
-    /// What was seen.
+    /// The facts that were seen.
     pub message: String,
-    /// What to do, if anything.
+    /// The advice, if there is any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub todo: Option<String>,
 }
@@ -100,7 +100,7 @@ impl Line {
         }
     }
 
-    /// Adds to the line what to do.
+    /// Adds advice to the line.
     pub(super) fn todo(self, todo: impl Display) -> Self {
         let todo = one_line(&todo.to_string(), LONGEST);
         Self {
@@ -128,15 +128,15 @@ impl Report {
         lines.filter(|line| line.outcome == outcome).count()
     }
 
-    /// As JSON, for programs.
+    /// Returns the report as JSON, for programs.
     pub fn json(&self) -> String {
-        // Strings only: writing them cannot fail.
+        // Writing cannot fail, because there are only strings.
         let mut json = serde_json::to_string_pretty(self).unwrap_or_default();
         json.push('\n');
         json
     }
 
-    /// As text, for people.
+    /// Returns the report as text, for people.
     pub fn text(&self, coloured: bool) -> String {
         let widest = self.lines.iter().map(|line| line.what.chars().count());
         let widest = widest.max().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! What the operator must be allowed in Kubernetes: the rules of `config/rbac`, as questions.
+//! Lists what the operator must be allowed in Kubernetes: the rules of `config/rbac`, as questions.
 
 use std::borrow::Cow;
 
@@ -7,42 +7,43 @@ use crate::{admission, identity::history_lease, manifests::Source};
 use consul_semaphore_api::scope::Namespaces;
 use consul_semaphore_workload::{Kind, Kinds, row::Row};
 
-/// A rule, and what does not work without it.
+/// A rule, and the consequence of its absence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Rule {
     pub(crate) group: Cow<'static, str>,
-    /// With its subresource: `jobs/status`.
+    /// The resource with its subresource: `jobs/status`.
     pub(crate) resource: Cow<'static, str>,
     pub(crate) verbs: &'static [&'static str],
     pub(super) place: Place,
-    /// What does not work without it.
+    /// The text that says what does not work without the rule.
     pub(super) without: &'static str,
-    /// Whether slots are still granted and released without it.
+    /// Whether slots are still granted and released without the rule.
     pub(super) optional: bool,
 }
 
-/// Where a rule must hold.
+/// The place in which a rule must hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Place {
-    /// In every namespace that the operator works in.
+    /// The rule must hold in every namespace that the operator works in.
     Scope,
-    /// For objects that are in no namespace.
+    /// The rule must hold for objects that are in no namespace.
     Cluster,
-    /// For the one namespace `kube-system`.
+    /// The rule must hold for the one namespace `kube-system`.
     KubeSystem,
-    /// In each of the namespaces that the operator works in, unless it works in all.
+    /// The rule must hold for each namespace object that the operator works in, unless the operator works in all
+    /// namespaces.
     Namespaces,
-    /// In the namespace of the Lease, for any name: a new object has none yet.
+    /// The rule must hold in the namespace of the Lease, for any name, because a new object has none yet.
     Election,
-    /// In the namespace of the Lease, for this Lease.
+    /// The rule must hold in the namespace of the Lease, for this Lease.
     Lease,
-    /// In the namespace of the Lease, for the Lease of the identity.
+    /// The rule must hold in the namespace of the Lease, for the Lease of the identity.
     Identity,
-    /// For this one of the operator's admission policies.
+    /// The rule must hold for this one of the operator's admission policies.
     Policy(Cow<'static, str>),
-    /// For the one `ConfigMap` with rows of kinds.
+    /// The rule must hold for the one `ConfigMap` with rows of kinds.
     Table,
-    /// In the namespace of that `ConfigMap`.
+    /// The rule must hold in the namespace of the `ConfigMap` with rows of kinds.
     BesideTable,
 }
 
@@ -68,7 +69,7 @@ const fn optional(mut rule: Rule) -> Rule {
     rule
 }
 
-/// What the operator reads of a workload that holds a slot and whose kind is off.
+/// Returns a rule for what the operator reads of a workload that holds a slot and whose kind is off.
 const fn unserved(
     group: &'static str,
     resource: &'static str,
@@ -93,8 +94,8 @@ const fn policy(resource: &'static str, name: Cow<'static, str>) -> Rule {
     ))
 }
 
-/// All rules: what `config/rbac` gives the operator's `ServiceAccount`. `tests/journeys/access_of_the_operator.rs`
-/// shows that it uses each.
+/// All rules, which `config/rbac` gives the operator's `ServiceAccount`. `tests/journeys/access_of_the_operator.rs`
+/// shows that the operator uses each.
 pub(super) const RULES: &[Rule] = &[
     rule(
         "",
@@ -185,7 +186,7 @@ pub(super) const RULES: &[Rule] = &[
     ),
 ];
 
-/// The rules by which the operator sees whether the policies of a kind are in force.
+/// Returns the rules by which the operator sees whether the policies of a kind are in force.
 fn policies(kind: &Kind) -> impl Iterator<Item = Rule> {
     let policies = admission::policies_of(kind).into_iter();
     policies.flat_map(|it| {
@@ -212,7 +213,7 @@ static TABLE_EVENTS: Rule = optional(rule(
     "wrong rows of --kinds are only in the log",
 ));
 
-/// What the operator does with workloads that are no Jobs.
+/// The verbs for workloads that are no Jobs.
 const WRITES: &[&str] = &["get", "list", "watch", "patch", "delete"];
 
 const fn workloads(group: &'static str, resource: &'static str) -> Rule {
@@ -235,7 +236,7 @@ const fn ends(group: &'static str, resource: &'static str) -> Rule {
     ))
 }
 
-/// The rules that a kind of workload needs beside [`RULES`]: `--workloads` switches it on.
+/// Returns the rules that a kind of workload needs beside [`RULES`]. `--workloads` switches the kind on.
 pub(crate) fn rules_of(kind: &Kind) -> Cow<'static, [Rule]> {
     const JOB_SETS: &[Rule] = &[
         workloads("jobset.x-k8s.io", "jobsets"),
@@ -345,11 +346,11 @@ pub(super) static SECRET: Rule = rule(
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Question {
     pub(super) rule: Rule,
-    /// What brings it.
+    /// The manifest that brings the rule.
     pub(super) source: Source,
-    /// `None`: all namespaces.
+    /// The namespace; `None`: all namespaces.
     pub(super) namespace: Option<String>,
-    /// `None`: any object.
+    /// The name of the object; `None`: any object.
     pub(super) name: Option<String>,
 }
 
@@ -360,17 +361,17 @@ pub(super) struct Lease {
     pub(super) name: String,
 }
 
-/// What an operator serves.
+/// The workloads that an operator serves.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Served {
-    /// The kinds of workloads that it serves, also those of rows.
+    /// The kinds of workloads that the operator serves, including those of rows.
     pub(super) kinds: Kinds,
     /// The `ConfigMap` with the rows.
     pub(super) table: Option<Name>,
 }
 
-/// The rights to check for an operator that serves these kinds of workloads in these namespaces, with this Lease, if it is
-/// known.
+/// Returns the rights to check for an operator that serves these kinds of workloads in these namespaces, with this
+/// Lease, if it is known.
 pub(super) fn questions(
     served: &Served,
     namespaces: &Namespaces,
@@ -392,7 +393,7 @@ pub(super) fn questions(
                 .collect(),
             (Place::Namespaces, Namespaces::Only(names), _) => names
                 .iter()
-                // A Role in the namespace does not count: it is deleted with it.
+                // A Role in the namespace does not count, because it is deleted with the namespace.
                 .map(|namespace| question(None, Some(namespace.clone())))
                 .collect(),
             (Place::KubeSystem, ..) => vec![question(kube_system(), kube_system())],
@@ -448,10 +449,10 @@ mod tests {
 
     use super::*;
 
-    /// Single permissions: the kind of role, group, resource, name and verb.
+    /// Single permissions, each with the kind of role, group, resource, name and verb.
     type Allowed = BTreeSet<[String; 5]>;
 
-    /// All objects in `config/rbac`.
+    /// Returns all objects in `config/rbac`.
     fn shipped() -> Vec<Value> {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("config/rbac");
         let files = fs::read_dir(folder).unwrap();
@@ -468,7 +469,7 @@ mod tests {
             .collect()
     }
 
-    /// The permissions that the bindings there give to the operator's account.
+    /// Returns the permissions that the bindings in `config/rbac` give to the operator's account.
     fn given() -> Allowed {
         let objects = shipped();
         let operator = |binding: &&Value| {
@@ -515,7 +516,7 @@ mod tests {
         for rule in RULES.iter().chain(&policies) {
             let (kind, name) = match &rule.place {
                 Place::Scope | Place::Cluster => ("ClusterRole", ""),
-                // docs/scope.md documents it.
+                // The documentation of these rules is in docs/scope.md.
                 Place::Namespaces | Place::Table | Place::BesideTable => continue,
                 Place::KubeSystem => ("ClusterRole", "kube-system"),
                 Place::Election => ("Role", ""),

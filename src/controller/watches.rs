@@ -362,7 +362,7 @@ async fn watch_semaphores(
     .await;
 }
 
-/// Who manages a semaphore.
+/// The manager of a semaphore.
 #[derive(PartialEq, Eq)]
 enum LookedAfter {
     /// This operator manages the semaphore, which has this uid.

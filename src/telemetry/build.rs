@@ -15,7 +15,7 @@ pub const KUBERNETES: &str = "v1.37.2";
 /// The Consul that the tests run against, as `crates/testbed/servers/consul/go.mod` pins it.
 pub const CONSUL: &str = "v1.22.7";
 
-/// What `version` prints.
+/// Returns the text that `version` prints.
 pub fn version() -> String {
     let commit = match option_env!("BUILD_COMMIT") {
         Some(commit) => format!(" (commit {commit})"),

@@ -1,7 +1,7 @@
-//! What users write and read: the `ConsulSemaphore` resource, the annotations on Jobs, the conditions.
+//! Defines what users write and read: the `ConsulSemaphore` resource, the annotations on Jobs, the conditions.
 //!
-//! Types and pure functions only. Nothing here knows how a semaphore works, reads a clock or does IO: text from
-//! outside is parsed here, once, into types that can't hold invalid values.
+//! The crate has types and pure functions only. Nothing here knows how a semaphore works, reads a clock or does IO:
+//! text from outside is parsed here, once, into types that can't hold invalid values.
 //!
 //! | module | subject |
 //! |---|---|

@@ -1,14 +1,14 @@
-//! What the programs of this workspace share on the command line.
+//! Holds what the programs of this workspace share on the command line.
 //!
 //! | module | subject |
 //! |---|---|
-//! | [`ConsulFlags`] | where Consul is, and with which token |
+//! | [`ConsulFlags`] | the address of Consul, and the token |
 //! | [`logs`] | log lines on stderr, for people or for machines |
 //! | [`age`], [`text`], [`table`] | durations, words with a tone, columns |
 //! | [`terminal`] | where the output goes |
 //! | [`memory`] | who may see the memory of a process that has tokens |
 //!
-//! It knows nothing about Kubernetes or semaphores.
+//! The crate knows nothing about Kubernetes or semaphores.
 
 pub mod age;
 mod consul;

@@ -24,7 +24,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Does step after step, and none once the slot is lost.
+/// Takes step after step, and none once the slot is lost.
 async fn migrate(slot: &Slot) -> Result<(), Lost> {
     for step in 1..=5 {
         tokio::select! {

@@ -1,4 +1,4 @@
-//! Evidence that running workloads hold their slots, and how long it lasts.
+//! Keeps the evidence that running workloads hold their slots, and judges how long the evidence lasts.
 //!
 //! A slot counts as held while both the last successful renewal of its session and a reading of the prefix that shows
 //! the slot held were sent less than a TTL ago. After that Consul may end the session, whether or not this operator
@@ -20,27 +20,27 @@ use consul_client::{
     id::{IdHash, IdMap},
 };
 
-/// What is known of a session.
+/// The state of a session, as far as this process knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SessionState {
-    /// When its last successful renewal was sent; Consul never ends it within a TTL of that.
+    /// The session was renewed. Consul never ends it within a TTL of the request.
     Renewed {
-        /// When the renewal, or the request that made the session, was sent.
+        /// The time at which the last successful renewal, or the request that made the session, was sent.
         sent: Moment,
         /// The session's own TTL.
         ttl: Duration,
     },
-    /// It has no TTL: it ends only if someone destroys it.
+    /// The session has no TTL, so it ends only if someone destroys it.
     Endless,
-    /// Nothing is known yet: it was found, and its first renewal is unanswered.
+    /// Nothing is known yet, because the session was found and its first renewal is unanswered.
     Unknown,
-    /// Consul says that it no longer exists.
+    /// Consul says that the session no longer exists.
     Gone,
 }
 
 impl SessionState {
-    /// Until when it lives for sure; `None` if nothing is known of it. A session without a TTL lives until Consul
-    /// says otherwise.
+    /// Returns until when the session lives for sure; `None` if nothing is known of it. A session without a TTL lives
+    /// until Consul says otherwise.
     pub fn end(self) -> Option<Moment> {
         match self {
             Self::Renewed { sent, ttl } => Some(sent + ttl),
@@ -50,67 +50,67 @@ impl SessionState {
     }
 }
 
-/// For how long after its proof was sent a workload may run in a slot whose session has this TTL: its pods need their
-/// grace period to end before the session can expire, but no more than half of the TTL.
+/// Returns how long after its proof was sent a workload may run in a slot whose session has this TTL. The pods need
+/// their grace period to end before the session can expire, but at most half of the TTL is kept for that.
 pub fn tenure(ttl: Duration, grace: Duration) -> Duration {
     ttl.saturating_sub(grace).max(ttl / 2)
 }
 
-/// Until when Consul is asked first, from now on, about a workload that had so much time left when it was last looked
-/// at: no longer than that time, so that all operators together let it run for its [`tenure`] at most, but for the
-/// second in which Consul can answer.
+/// Returns until when Consul is asked first about a workload that had so much time `left` when it was last looked at.
+/// The workload gets no more than that time, so all operators together let it run for its [`tenure`] at most, apart
+/// from the second in which Consul can answer.
 fn ask_until(now: Moment, settings: &Settings, left: Duration) -> Moment {
     now + left.min(settings.patience()).max(LATE)
 }
 
-/// What is known of one slot of a running workload.
+/// The evidence for one slot of a running workload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Held {
-    /// The session last seen to hold it.
+    /// The session last seen to hold the slot.
     session: Option<SessionId>,
-    /// When the older of the two proofs was sent. For a workload that was found running and of which nothing was
-    /// recorded, when it was found.
+    /// The time at which the older of the two proofs was sent. For a workload that was found running and of which
+    /// nothing was recorded, the time at which it was found.
     proved: Moment,
-    /// Whether that was a proof.
+    /// Whether `proved` is the time of a proof.
     known: bool,
-    /// How long a proof counts; `None` if only Consul can report the slot lost.
+    /// The time for which a proof counts; `None` if only Consul can report the slot lost.
     ttl: Option<Duration>,
-    /// Since when Consul says that the slot is lost.
+    /// The time since which Consul says that the slot is lost.
     lost: Option<Moment>,
-    /// Until when Consul is asked first, if the proofs may have become too old while no operator ran, or while this one
-    /// slept. A later proof ends this.
+    /// The time until which Consul is asked first, if the proofs may have become too old while no operator ran, or
+    /// while this operator slept. A later proof ends this.
     put_off: Option<Moment>,
-    /// Whether the workload still runs; used while that is determined.
+    /// Whether the workload still runs. Used only while that is being determined.
     runs: bool,
 }
 
 /// The evidence for the slots of running workloads.
 #[derive(Clone, Debug, Default)]
 pub struct Evidence {
-    /// Each slot of the workloads that every pass checks, by its ordinal.
+    /// The slots of each workload that every pass checks, by ordinal.
     slots: IdMap<Uid, Vec<Held>>,
-    /// For the other workloads.
+    /// The evidence for the other workloads.
     steady: Steady,
-    /// When they were last checked.
+    /// The time of the last check of `slots`.
     looked: Moment,
-    /// When the last reading was sent that shows the slots of the steady workloads.
+    /// The time at which the last readable reading was sent. It shows the slots of the steady workloads.
     shown: Moment,
-    /// What an earlier process recorded of the workloads that are found running.
+    /// The record of an earlier process about the workloads that are found running.
     last: Option<LastProof>,
 }
 
-/// The workloads about which there is nothing to decide until something changes or their evidence becomes old: each
-/// runs in the slots that its contenders hold, one each, was started in them, and says so. There may be thousands, so
-/// no pass checks them. Their stored evidence is a lower bound of what is known.
+/// The steady workloads: nothing is to be decided about them until something changes or their evidence becomes old.
+/// Each of them runs in the slots that its contenders hold, one slot each, was started in these slots, and says so.
+/// There may be thousands, so no pass checks them. Their stored evidence is a lower bound of what is known.
 #[derive(Clone, Debug, Default)]
 struct Steady {
     by_workload: IdMap<Uid, Holder>,
     by_session: IdMap<SessionId, Uid>,
-    /// By when each of them must be suspended, by the stored evidence.
+    /// The time by which each steady workload must be suspended, by the stored evidence.
     due: BTreeSet<(Moment, Uid)>,
 }
 
-/// A steady workload: its contenders, and what is known of its slots, by ordinal.
+/// A steady workload: its contenders, and the evidence for its slots, by ordinal.
 #[derive(Clone, Debug)]
 struct Holder {
     ours: Vec<OwnContender>,
@@ -141,7 +141,7 @@ impl Holder {
     }
 }
 
-/// When a workload with these slots must be suspended: the slot with the least evidence decides.
+/// Returns when a workload with these slots must be suspended. The slot with the least evidence decides.
 fn first_deadline(held: &[Held], settings: &Settings, workload: &Workload) -> Option<Moment> {
     let deadlines = held.iter();
     deadlines
@@ -174,8 +174,8 @@ impl Steady {
 pub const LATE: Duration = Duration::from_secs(1);
 
 impl Evidence {
-    /// The evidence of a process that has seen nothing yet. `last` is what an earlier process recorded of the
-    /// workloads that this one finds running.
+    /// Returns the evidence of a process that has seen nothing yet. `last` is the record of an earlier process about
+    /// the workloads that this process finds running.
     pub fn after(last: Option<LastProof>) -> Self {
         Self {
             last,
@@ -183,9 +183,9 @@ impl Evidence {
         }
     }
 
-    /// Updates what is known of the slots of running workloads. `ours` are our contenders in the reading, `reading`
-    /// is `None` while Consul can't be read, and `life` knows the sessions that this process renews, for all
-    /// semaphores.
+    /// Updates the evidence for the slots of running workloads. `ours` are our contenders in the reading, `reading` is
+    /// `None` while Consul can't be read, and `life` returns the state of each session that this process renews, for
+    /// all semaphores.
     pub fn observe(
         &mut self,
         now: Moment,
@@ -250,15 +250,15 @@ impl Evidence {
         });
     }
 
-    /// By when this running workload must be suspended if nothing new is learned of its slot: early enough for its
-    /// pods to end before the evidence does, but not before half of the time is over. `None`: never.
+    /// Returns by when this running workload must be suspended if nothing new is learned of its slots; `None`: never.
+    /// The time is early enough for the pods to end before the evidence does, but not before half of the TTL is over.
     ///
     /// A workload that this operator found running counts as proved when an earlier process last proved it. If nothing
-    /// was recorded, it counts as proved when it was found, and has half of that time.
+    /// was recorded, the workload counts as proved when it was found, and has half of the TTL.
     ///
-    /// If the deadline passed while the operator slept or did not run, Consul is asked first: once after each proof, for
-    /// an eighth of the TTL, but not for longer than an operator would have let it run that neither slept nor ended.
-    /// There is at least a second.
+    /// If the deadline passed while the operator slept or did not run, Consul is asked first: once after each proof,
+    /// for [`Settings::patience`], but not for longer than an operator that neither slept nor ended would have let the
+    /// workload run. There is at least a second.
     pub fn deadline(&self, settings: &Settings, workload: &Workload) -> Option<Moment> {
         let steady = self.steady.by_workload.get(&workload.uid);
         let steady = steady.map(|holder| &holder.held);
@@ -266,8 +266,8 @@ impl Evidence {
         first_deadline(held, settings, workload)
     }
 
-    /// The oldest proof of the slots of running workloads; `None` if there is none. That of a slot that Consul says is lost
-    /// is no newer than the loss. `life` is as in [`Self::observe`].
+    /// Returns the oldest proof of the slots of running workloads; `None` if no slot has one. The proof of a slot that
+    /// Consul says is lost is no newer than the loss. `life` is as in [`Self::observe`].
     pub fn oldest(&self, life: impl Fn(&SessionId) -> Option<SessionState>) -> Option<Proved> {
         let steady = self.steady.by_workload.values();
         let steady = steady.flat_map(|holder| &holder.held);
@@ -286,23 +286,23 @@ impl Evidence {
         proved.reduce(Proved::and)
     }
 
-    /// How many contenders of steady workloads there are: each holds a slot and needs no decision.
+    /// Returns the number of contenders of steady workloads. Each of them holds a slot and needs no decision.
     pub fn count_of_steady(&self) -> usize {
         self.steady.by_session.len()
     }
 
-    /// By when the first of them must be suspended, without checking them. It is later than the last check of what is
-    /// due.
+    /// Returns by when the first of the steady workloads must be suspended, by the stored evidence, without a check of
+    /// the workloads. The time is later than the last call of `aged`.
     pub fn first_steady(&self) -> Option<Moment> {
         self.steady.due.first().map(|(due, _)| *due)
     }
 
-    /// The steady workload that holds its slot with this session.
+    /// Returns the steady workload that holds its slot with this session.
     pub(super) fn steady_by(&self, session: &SessionId) -> Option<&Uid> {
         self.steady.by_session.get(session)
     }
 
-    /// The sessions with which a workload holds its slots; empty if it is not steady.
+    /// Returns the sessions with which a workload holds its slots, or none if it is not steady.
     pub(super) fn steady_sessions(&self, uid: &Uid) -> impl Iterator<Item = &SessionId> {
         let holder = self.steady.by_workload.get(uid);
         holder
@@ -311,7 +311,7 @@ impl Evidence {
     }
 
     /// Makes the workload of these contenders, given in the order of their ordinals, steady if the evidence for its
-    /// slots is new enough to leave it alone for a while.
+    /// slots is new enough to leave the workload alone for a while. Returns whether it did.
     pub(super) fn settle(&mut self, settings: &Settings, ours: &[OwnContender]) -> bool {
         let Some((uid, workload)) = ours.first().and_then(|ours| {
             let workload = ours.workload.as_ref()?;
@@ -336,7 +336,7 @@ impl Evidence {
         true
     }
 
-    /// Every pass checks this workload again; returns its contenders if it was steady.
+    /// Makes every pass check this workload again. Returns its contenders if it was steady.
     pub(super) fn unsettle(
         &mut self,
         uid: &Uid,
@@ -350,7 +350,7 @@ impl Evidence {
         holder.ours
     }
 
-    /// Does that for all of them; returns their contenders.
+    /// Makes every pass check all steady workloads again, and returns their contenders.
     pub(super) fn unsettle_all(
         &mut self,
         life: impl Fn(&SessionId) -> Option<SessionState>,
@@ -365,8 +365,8 @@ impl Evidence {
         unsettled
     }
 
-    /// Checks the steady workloads whose stored evidence becomes old: it may be newer by now. Returns those for which
-    /// it is not.
+    /// Updates the stored evidence of the steady workloads for which it becomes old. Returns the workloads for which it
+    /// is still old after that; they are no longer among those that [`Self::first_steady`] considers.
     pub(super) fn aged(
         &mut self,
         now: Moment,
@@ -397,7 +397,7 @@ impl Evidence {
 
 #[cfg(test)]
 impl Evidence {
-    /// The latest possible deadline: by the last renewal and the last reading that showed the slot.
+    /// Returns the latest possible deadline, by the last renewal and the last reading that showed the slot.
     pub(super) fn latest_deadline(
         &self,
         settings: &Settings,
@@ -411,7 +411,7 @@ impl Evidence {
         first_deadline(&slots, settings, workload)
     }
 
-    /// Until when a deadline of this workload is put off, because the process slept past it.
+    /// Returns until when a deadline of this workload is put off because the process slept past it.
     pub(super) fn put_off(&self, workload: &Workload) -> Option<Moment> {
         let held = self.slots.get(&workload.uid)?.iter();
         let put_off = held.filter(|held| held.is_put_off(workload));
@@ -423,12 +423,12 @@ impl Evidence {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Proof {
     sent: Moment,
-    /// `None` if only Consul can report the slot lost.
+    /// The TTL of the session; `None` if only Consul can report the slot lost.
     ttl: Option<Duration>,
 }
 
 impl Proof {
-    /// What a session with this state proves, together with a reading that was sent at `shown`.
+    /// Returns what a session with this state proves, together with a reading that was sent at `shown`.
     fn of_session(life: Option<SessionState>, shown: Moment) -> Option<Self> {
         let (sent, ttl) = match life? {
             SessionState::Renewed { sent, ttl } => (sent.min(shown), Some(ttl)),
@@ -440,9 +440,9 @@ impl Proof {
 }
 
 impl Held {
-    /// A slot of a workload found running now. `last` is what an earlier process recorded, and `renewed` is what this
-    /// one has proved already of a session by which the workload held the slot: it may have started the workload
-    /// itself.
+    /// Makes the evidence for a slot of a workload found running now. `last` is the record of an earlier process.
+    /// `renewed` is what this process has proved already of a session by which the workload held the slot, because it
+    /// may have started the workload itself.
     fn found(
         now: Moment,
         settings: &Settings,
@@ -479,7 +479,7 @@ impl Held {
         }
     }
 
-    /// When the evidence becomes too old.
+    /// Returns when the evidence becomes too old; `None`: never.
     fn aged(&self, workload: &Workload) -> Option<Moment> {
         let ttl = self.ttl?;
         let lasts = if self.known {
@@ -490,7 +490,7 @@ impl Held {
         Some(self.proved + lasts)
     }
 
-    /// Whether the deadline is put off since the last proof.
+    /// Whether the deadline has been put off since the last proof.
     fn is_put_off(&self, workload: &Workload) -> bool {
         let aged = self.aged(workload);
         self.put_off
@@ -504,8 +504,9 @@ impl Held {
         aged.into_iter().chain(lost).min()
     }
 
-    /// Updates what is known of a workload that was seen running at `seen`: `held_by` are the sessions by which it
-    /// held this slot, and `own` is the one made for it that holds it there, with what is known of it.
+    /// Updates the evidence for a slot of a workload that was seen running at `seen`. `held_by` are the sessions by
+    /// which the workload held the slot. `own` is the session made for the workload that holds the slot in the reading,
+    /// with its state.
     fn look<'a>(
         &mut self,
         now: Moment,
@@ -525,13 +526,13 @@ impl Held {
                 (session, sent, Some(ttl))
             }
             Some((session, Some(SessionState::Endless))) => (session, reading.sent, None),
-            // The slot is held, but for how long is unknown.
+            // The slot is held, but nobody knows for how long.
             Some((_, Some(SessionState::Unknown) | None)) => return self.lost = None,
             Some((_, Some(SessionState::Gone))) => {
                 self.lost.get_or_insert(now);
                 return;
             }
-            // What Consul said before the workload was seen running does not show the slot lost.
+            // A reading from before the workload was seen running does not show the slot lost.
             None => {
                 if seen <= reading.sent {
                     self.lost.get_or_insert(now);
@@ -551,7 +552,8 @@ impl Held {
         }
     }
 
-    /// Records the last renewal of the session that holds the slot; a reading last showed that at `shown`.
+    /// Records the last renewal of the session that holds the slot. `shown` is the time of the last reading that shows
+    /// that.
     fn keep_up(&mut self, shown: Moment, life: impl Fn(&SessionId) -> Option<SessionState>) {
         let (renewed, ttl) = match self.session.as_ref().and_then(life) {
             Some(SessionState::Renewed { sent, ttl }) => (sent, Some(ttl)),
@@ -562,9 +564,9 @@ impl Held {
         self.ttl = ttl;
     }
 
-    /// What is known of a session that another operator of this cluster renews, for another `ConsulSemaphore` at the
-    /// prefix: it lives in this reading, and its last renewal may be a third of the TTL older, because sessions are
-    /// renewed that often.
+    /// Returns the state of a session that another operator of this cluster renews, for another `ConsulSemaphore` at
+    /// the prefix. The session lives in this reading, and its last renewal may be a third of the TTL older, because
+    /// sessions are renewed that often.
     fn renewed_elsewhere(&self, reading: &Reading) -> SessionState {
         self.ttl
             .map_or(SessionState::Endless, |ttl| SessionState::Renewed {
@@ -619,7 +621,7 @@ mod tests {
         Reading::new("p".parse().unwrap(), crate::Mode::Semaphore, listing)
     }
 
-    /// A workload that runs in the slot of `mine` and whose pods take 30 s to end, and what is known of its slot.
+    /// A workload that runs in the slot of `mine` and whose pods take 30 s to end, and the evidence for its slot.
     struct Case {
         workload: Workload,
         evidence: Evidence,
@@ -685,7 +687,7 @@ mod tests {
         assert_eq!(case.deadline(), Some(second(30 + 70)));
     }
 
-    /// What an earlier process recorded: a proof of this second, since when operators have run for so many seconds.
+    /// The record of an earlier process: a proof of second `sent`, and operators that have run for `ran` seconds since.
     fn recorded(sent: u64, ran: u64) -> Case {
         Case {
             evidence: Evidence::after(Some(LastProof {
@@ -800,13 +802,13 @@ mod tests {
             evidence.deadline(&settings, &workload)
         };
         assert_eq!(observe(Some(renewed(10))), Some(second(10 + 70)));
-        // Another operator renews it, and may have done so a third of the TTL before.
+        // Another operator renews the session, and may have done so a third of the TTL before.
         let third = Duration::from_secs(TTL) / 3;
         assert_eq!(
             observe(None),
             Some(second(40).before(third) + Duration::from_secs(70))
         );
-        // Nothing is known yet: it is treated like one that was found running.
+        // Nothing is known yet, so the workload is treated like one that was found running.
         assert_eq!(observe(Some(SessionState::Unknown)), Some(second(41 + 50)));
         let lost = second(41) + settings.patience();
         assert_eq!(observe(Some(SessionState::Gone)), Some(lost));

@@ -1,4 +1,4 @@
-//! The rule table: what happens to a contender of ours, given what its workload is doing.
+//! Decides what happens to a contender of ours, given the phase of its workload.
 
 use std::sync::Arc;
 
@@ -8,43 +8,43 @@ use super::{
 };
 use consul_client::SessionId;
 
-/// A live contender of ours: its session belongs to our node, and its name says that it is for this workload.
+/// A live contender of ours. Its session belongs to our node, and its name says that it is for this workload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnContender {
     /// The session, and the name of the contender key.
     pub session: SessionId,
     /// The workload that the session was made for.
     pub identity: Arc<Identity>,
-    /// That workload, if it exists; another workload with the same name does not count.
+    /// The workload of `identity`, if it exists; another workload with the same name does not count.
     pub workload: Option<Arc<Workload>>,
     /// Whether a GET of the workload and a LIST of its pods, both sent after the contender was read, show that no pod
-    /// of it is left. Without a question or an answer it is not proved.
+    /// of the workload is left. Without such a proof this is false.
     pub pods_gone: bool,
 }
 
-/// What happens to a contender.
+/// The decision about a contender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// It stays: its workload runs, or pods of it may be left.
+    /// The contender stays, because its workload runs, or pods of the workload may be left.
     Keep,
-    /// It waits in the queue with its workload.
+    /// The contender waits in the queue with its workload.
     Wait,
-    /// Its slot is granted, and the workload is still to be started.
+    /// The slot is granted, and the workload is still to be started.
     Start,
-    /// Its workload won't run in this slot. The workload is changed to say so before the slot is released.
+    /// The workload won't run in this slot. The workload is changed to say so before the slot is released.
     GiveBack {
         /// Whether the workload is put on hold.
         hold: bool,
     },
-    /// Its workload has run and is finished: its slot stays held for the cooldown that came with the grant.
+    /// The workload has run and is finished. Its slot stays held for the cooldown that came with the grant.
     Cool,
-    /// It is no longer needed.
+    /// The contender is no longer needed.
     Release,
 }
 
 impl OwnContender {
-    /// The fate of this contender. `held` says whether it holds a slot, and `may_start` whether its workload can
-    /// still be started in it.
+    /// Returns the fate of this contender. `held` says whether it holds a slot, and `may_start` whether its workload
+    /// can still be started in the slot.
     pub fn fate(&self, held: bool, may_start: bool) -> Fate {
         self.fate_if(self.pods_gone, held, may_start)
     }
@@ -52,21 +52,21 @@ impl OwnContender {
     fn fate_if(&self, pods_gone: bool, held: bool, may_start: bool) -> Fate {
         let gone = |then| if pods_gone { then } else { Fate::Keep };
         let Some(workload) = &self.workload else {
-            // It is unknown whether it was started.
+            // Nobody knows whether the workload was started.
             return gone(Fate::Cool);
         };
         match workload.phase {
             Phase::Running | Phase::Stopping => Fate::Keep,
-            // What may run again must not run in this slot then.
+            // A workload that may run again must not run in this slot then.
             Phase::Finished { .. } if workload.traits.runs_again && workload.granted.is_some() => {
                 gone(Fate::GiveBack { hold: false })
             }
-            // A terminal condition is proof by itself.
+            // A terminal condition is a proof by itself.
             Phase::Finished { at_rest: true } => Fate::Cool,
             Phase::Finished { at_rest: false } => gone(Fate::Cool),
             Phase::Deleting if workload.granted.is_some() => gone(Fate::Cool),
             Phase::Deleting => gone(Fate::Release),
-            // Its user suspended it, under any session.
+            // The user suspended the workload, whatever session it was started with.
             Phase::Idle if workload.granted.is_some() && !workload.lost() => {
                 gone(Fate::GiveBack { hold: true })
             }
@@ -80,7 +80,7 @@ impl OwnContender {
         }
     }
 
-    /// Whether its workload runs, was started at this lock key by this very contender, and reports it: then nothing
+    /// Whether the workload runs, was started at this lock key by this very contender, and reports it. If so, nothing
     /// needs deciding while the contender holds its slot.
     pub(super) fn runs_as_granted(&self, lock_key: &str) -> bool {
         self.workload.as_ref().is_some_and(|workload| {
@@ -91,7 +91,7 @@ impl OwnContender {
         })
     }
 
-    /// Whether what happens to this contender depends on a proof that no pod of its workload is left.
+    /// Whether the fate of this contender depends on a proof that no pod of its workload is left.
     pub fn needs_proof(&self, held: bool, may_start: bool) -> bool {
         let fate = |pods_gone| self.fate_if(pods_gone, held, may_start);
         fate(true) != fate(false)
@@ -103,7 +103,8 @@ mod tests {
     use super::*;
     use crate::samples;
 
-    /// (phase, granted by, annotation, held, may start) and what follows without and with proof.
+    /// Each row has the phase, the session of the grant, the session in the annotation, whether the contender is held,
+    /// whether the workload may start, and the fates without and with proof.
     #[test]
     fn the_table() {
         use Fate::{Cool, GiveBack, Keep, Release, Start, Wait};
@@ -134,23 +135,23 @@ mod tests {
                 Cool,
             ),
             (Deleting, MINE, MINE, true, false, Keep, Cool),
-            // It was never started.
+            // The workload was never started.
             (Deleting, None, None, true, false, Keep, Release),
-            // Its user suspended it while it ran.
+            // The user suspended the workload while it ran.
             (Idle, MINE, MINE, true, true, Keep, put_on_hold),
             (Idle, OLD, MINE, true, true, Keep, put_on_hold),
             (Idle, OLD, OLD, true, true, Keep, put_on_hold),
             (Idle, MINE, MINE, false, true, Keep, put_on_hold),
             (Idle, None, MINE, true, true, Keep, Release),
-            // Its start was interrupted: completed, or given back.
+            // The start was interrupted, and is completed or given back.
             (Idle, None, None, true, true, Start, Start),
             (Idle, None, OLD, true, true, Start, Start),
             (Idle, OLD, None, true, true, Start, Start),
             (Idle, None, None, true, false, Keep, give_back),
-            // It lost its slot, and the operator suspended it.
+            // The workload lost its slot, and the operator suspended it.
             (Idle, MINE, None, false, true, Wait, Wait),
             (Idle, MINE, None, true, true, Start, Start),
-            // A contender without a slot.
+            // The contender has no slot.
             (Idle, None, None, false, true, Wait, Wait),
             (Idle, None, None, false, false, Release, Release),
         ] {
@@ -175,7 +176,7 @@ mod tests {
         }
     }
 
-    /// Its grant is taken from it once no pod is left, and only then its slot is free.
+    /// The workload's grant is taken from it once no pod is left, and only then its slot is free.
     #[test]
     fn what_may_run_again_does_not_run_in_this_slot_then() {
         for at_rest in [false, true] {

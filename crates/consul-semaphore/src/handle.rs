@@ -1,14 +1,14 @@
-//! A semaphore as a program uses it: [`Semaphore`], and the [`Slot`] that it gives.
+//! Offers the semaphore that a program uses, [`Semaphore`], and the [`Slot`] that it gives.
 //!
-//! Each slot has a task that drives a [`Holder`](crate::holder::Holder), from the wait for the slot to its release.
-//! The handles only talk to it, so they can be dropped at any time.
+//! Each slot has a task that drives a [`Holder`](crate::holder::Holder), from the wait for the slot to its release. The
+//! handles only talk to the task, so they can be dropped at any time.
 //!
 //! | file | subject |
 //! |---|---|
-//! | `builder` | what a program can choose, and what it can't |
+//! | `builder` | the choices of a program, and the errors of impossible ones |
 //! | `slot` | a slot, from its grant to its release |
 //! | `task` | the task of a slot |
-//! | `refusal` | why there is no slot, and what to do about it |
+//! | `refusal` | the reason why there is no slot, and advice |
 
 mod builder;
 mod refusal;
@@ -31,7 +31,7 @@ pub use self::{
 use crate::holder::{Notice, Settings};
 use consul_client::{Client, clock::Moment};
 
-/// A semaphore, or several whose slots are taken together. Clones share it.
+/// A semaphore, or several semaphores whose slots are taken together. Clones share it.
 ///
 /// ```no_run
 /// use consul_semaphore::{Semaphore, consul};
@@ -45,42 +45,43 @@ use consul_client::{Client, clock::Moment};
 ///     () = work() => {}
 ///     lost = slot.lost() => return Err(lost.into()),
 /// }
-/// // It fails, too, if the slot was lost just before.
+/// // The release fails, too, if the slot was lost just before.
 /// slot.release().await?;
 /// # Ok(())
 /// # }
 /// ```
 ///
-/// A call that waits for a slot can be dropped at any time, as by `tokio::select!` or `tokio::time::timeout`: its
-/// place in the queue is given up, and a slot that was just granted is released at once: it does not cool down, and does
-/// not count as a start of a rate. That takes a few calls to Consul, which a task makes; [`Self::all_released`] waits for
-/// it. A call that ends without a slot has given up its place when it
-/// returns. If Consul does not answer, it returns two seconds later at the most, and the place stays until the session
-/// has expired: for two TTLs at the most.
+/// A call that waits for a slot can be dropped at any time, as by `tokio::select!` or `tokio::time::timeout`. Its place
+/// in the queue is then given up, and a slot that was just granted is released at once: the slot does not cool down,
+/// and does not count as a start of a rate. This takes a few calls to Consul, which a task makes;
+/// [`Self::all_released`] waits for the task.
 ///
-/// Thousands of calls may wait at once, in one program or in many on a machine. Consul accepts only 200 connections from
-/// one address, so only the calls whose turn is near watch the prefix. All others look now and then how many are left
-/// before them, and keep no connection meanwhile. Programs on one machine watch 48 prefixes at each server of Consul in
-/// all, as many as there are calls whose turn is near, slots that are held, and calls that wait for a mutex or without
+/// A call that ends without a slot has given up its place when it returns. If Consul does not answer, the call returns
+/// two seconds later at the most, and the place stays until the session has expired, for two TTLs at the most.
+///
+/// Thousands of calls may wait at once, in one program or in many on a machine. Consul accepts only 200 connections
+/// from one address, so only the calls whose turn is near watch the prefix. All others look now and then how many are
+/// left before them, and keep no connection meanwhile. The programs on one machine together watch 48 prefixes at each
+/// server of Consul, for calls whose turn is near, slots that are held, and calls that wait for a mutex or without
 /// [`fair_order`](Builder::fair_order), where nobody sees who waits. Beyond that number a prefix is read every fifth of
 /// the TTL, or every second for a call whose turn is near.
 #[derive(Clone)]
 pub struct Semaphore(Arc<Shared>);
 
-/// What all clones and slots have in common.
+/// The data that all clones and slots have in common.
 struct Shared {
     settings: Settings,
     consul: Client,
     on_notice: Arc<dyn Fn(Notice) + Send + Sync>,
-    /// Runs the tasks: whoever awaits a slot may be elsewhere.
+    /// The runtime of the tasks. The code that awaits a slot may run in another runtime.
     runtime: Handle,
-    /// How many tasks there are.
+    /// The number of tasks.
     tasks: watch::Sender<usize>,
 }
 
 impl Semaphore {
-    /// Begins with the semaphore at this prefix; [`Builder::limit`], [`Builder::mutex`] or [`Builder::rate`] says what
-    /// it is. Everybody on the prefix must say the same.
+    /// Begins to build the semaphore at this prefix. [`Builder::limit`], [`Builder::mutex`] or [`Builder::rate`] says
+    /// what kind of semaphore it is. All users of the prefix must say the same.
     pub fn builder(consul: Client, prefix: impl Into<String>) -> Builder {
         Builder::new(consul, prefix.into())
     }
@@ -88,12 +89,12 @@ impl Semaphore {
     /// Waits for a slot, for as long as it takes, also while Consul can't be reached.
     ///
     /// # Errors
-    /// Waiting is useless: [`NoSlot`] says what to do.
+    /// Returns [`NoSlot`], which says what to do, if waiting is useless.
     pub async fn acquire(&self) -> Result<Slot, NoSlot> {
         self.ask(true, None).await
     }
 
-    /// Takes a slot if one is free, and others were not queued before. It waits only for answers of Consul, and for
+    /// Takes a slot if one is free, and nobody queued for it before. The call waits only for answers of Consul, and for
     /// the lock-delay of a dead holder, also of a mutex.
     ///
     /// # Errors
@@ -102,27 +103,27 @@ impl Semaphore {
         self.ask(false, None).await
     }
 
-    /// Waits for a slot for so long at the most.
+    /// Waits for a slot, for at most this time.
     ///
     /// # Errors
-    /// There was none in that time ([`NoSlot::waited`]), or waiting is useless.
+    /// There was no slot in that time ([`NoSlot::waited`]), or waiting is useless.
     pub async fn acquire_within(&self, time: Duration) -> Result<Slot, NoSlot> {
         self.ask(true, Some(time)).await
     }
 
-    /// Waits until all slots of this semaphore are given back, and nobody waits for one: call it before the program
-    /// ends if it has dropped slots. With a cooldown or a rate that takes until the last one is free.
+    /// Waits until all slots of this semaphore are given back, and nobody waits for one. Call this before the program
+    /// ends if it has dropped slots. With a cooldown or a rate this takes until the last slot is free.
     pub async fn all_released(&self) {
         let mut tasks = self.0.tasks.subscribe();
-        // The sender is in `self`.
+        // The wait can't fail, because the sender is in `self`.
         let _ = tasks.wait_for(|tasks| *tasks == 0).await;
     }
 
-    /// As [`Self::acquire_within`] or, without a time, [`Self::acquire`], or [`Self::try_acquire`] with a time of zero.
-    /// The work begins only with [`PendingSlot::begin`].
+    /// Asks for a slot as [`Self::acquire_within`] does, as [`Self::acquire`] without a time, or as
+    /// [`Self::try_acquire`] with a time of zero. The work begins only with [`PendingSlot::begin`].
     ///
     /// # Errors
-    /// Those of these methods.
+    /// The errors are those of the method whose behavior is chosen.
     pub async fn acquire_pending(&self, within: Option<Duration>) -> Result<PendingSlot, NoSlot> {
         match within {
             Some(Duration::ZERO) => self.pend(false, None).await,
@@ -138,7 +139,7 @@ impl Semaphore {
                 waited: refused.waited.and(within),
                 ..refused
             })?;
-            // A slot that was lost before anybody looked at it is none.
+            // A slot that was lost before anybody looked at it does not count, so another one is requested.
             if let Some(slot) = pending.begin() {
                 return Ok(slot);
             }

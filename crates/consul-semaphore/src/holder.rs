@@ -50,7 +50,7 @@
 //! | `approach` | the wait behind others |
 //! | `calls` | the calls to Consul, and the sessions that are renewed |
 //! | `program` | the program as the engine sees it |
-//! | `obstacle` | why there is no slot, or none yet |
+//! | `obstacle` | the reason why there is no slot, or none yet |
 //! | `request` | the slots that are asked for, of one or several semaphores |
 //! | `standing` | whether the slots still count as held, by the clock |
 //! | `watched` | one of these semaphores, and how its prefix is followed |
@@ -95,25 +95,28 @@ use crate::{
 };
 use consul_client::{self as consul, Client, SessionId, clock::Moment};
 
-/// How long a release may take, beside the cooldown of the slot. Anything left then expires with the session.
+/// The time that a release may take, beside the cooldown of the slot. Anything left after that expires with the
+/// session.
 const RELEASE: Duration = Duration::from_secs(10);
 
 /// Something to report to the user, once each time that it begins.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Notice {
-    /// It waits for slots of this semaphore: others hold them or come first, or it is outside its windows.
+    /// The program waits for slots of this semaphore, because others hold them or come first, or because no window is
+    /// open.
     Waiting(Missing),
-    /// It waits in the [fair order](Settings::fair), and would be granted its slots if all holders ended now: what is
-    /// needed then can be made ready. Not for slots of a mutex, which have no order, or of a rate.
+    /// The program waits in the [fair order](Settings::fair), and would be granted its slots if all holders ended now.
+    /// The program can get ready what it will need then. There is no such notice for slots of a mutex, which have no
+    /// order, or of a rate.
     Near,
-    /// It has all its slots.
+    /// The program has all its slots.
     Granted {
-        /// How long it waited for others; `None` if it had not to.
+        /// The time for which the program waited for others; `None` if it did not have to wait.
         waited: Option<Duration>,
-        /// The prefixes that were unused before: they may be misspelt.
+        /// The prefixes that were unused before, because they may be misspelt.
         created: Vec<Prefix>,
     },
-    /// It waits for the lock-delay of a dead holder at this prefix.
+    /// The program waits for the lock-delay of a dead holder at this prefix.
     Resting(Prefix),
     /// Consul can't be used. The holder tries again.
     Trouble {
@@ -129,7 +132,7 @@ pub enum Notice {
     Unheld(Prefix),
 }
 
-/// Why the work must end.
+/// The reason why the work must end.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}", match why {
     Suspended::SlotLost => format!("the slot of {prefix} is lost"),
@@ -138,28 +141,28 @@ pub enum Notice {
 pub struct Lost {
     /// The semaphore whose slot is lost.
     pub prefix: Prefix,
-    /// How that is known.
+    /// The sign of the loss.
     pub why: Suspended,
 }
 
-/// A slot or place could not be given back.
+/// The error of a release: a slot or a place in the queue could not be given back.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{why}")]
 pub struct NotReleased {
-    /// What was wrong with Consul when the release was given up.
+    /// The last error of Consul when the release was given up.
     pub why: consul::Error,
 }
 
-/// What a holder that ends now leaves in Consul.
+/// The data that a holder leaves in Consul if it ends now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Remains {
-    /// Whether these are slots; otherwise it is a place in the queue.
+    /// Whether slots are left; otherwise it is a place in the queue.
     pub slots: bool,
-    /// After how long the session has expired, at the latest.
+    /// The time after which the session has expired, at the latest.
     pub within: Duration,
 }
 
-/// What the engine wants done with the program.
+/// A change of the work that the engine wants.
 #[derive(Clone, Debug)]
 enum Wanted {
     /// The work is to begin, before this moment.
@@ -169,7 +172,7 @@ enum Wanted {
 
 /// Waits for slots, holds them and gives them back.
 ///
-/// Its futures may be dropped at any time: the next one picks up what was under way. While none of them is awaited,
+/// The futures of a holder may be dropped at any time, and the next one continues the work. While no future is awaited,
 /// sessions are still renewed, but nothing else is done. A dropped holder lets its sessions expire.
 pub struct Holder {
     settings: Settings,
@@ -182,27 +185,27 @@ pub struct Holder {
     /// something has happened.
     put_off: Vec<CallId>,
     notices: Notices,
-    /// Since when it waits for others.
+    /// The time since which the program waits for others.
     waits_since: Option<Moment>,
-    /// When a release is given up.
+    /// The time at which a release is given up.
     given_up: Moment,
     /// Whether the slots that the work runs in still count as held.
     standing: Standing,
     returned: Returned,
 }
 
-/// Which slots were given back while they were held.
+/// The slots that were given back while they were held.
 #[derive(Default)]
 struct Returned {
-    /// The sessions of those that calls under way give back.
+    /// The sessions that calls under way give back.
     pending: BTreeMap<CallId, Vec<SessionId>>,
     sessions: BTreeSet<SessionId>,
-    /// Whether such a call may have been carried out that was not answered: then it is unknown.
+    /// Whether a release without an answer may have been carried out, so that nobody knows which slots were given back.
     in_doubt: bool,
 }
 
 impl Returned {
-    /// A transaction is sent.
+    /// Records that a transaction is sent.
     fn note_sent(&mut self, id: CallId, transaction: &Transaction) {
         let held = transaction.releases.iter().filter(|release| release.held);
         let sessions: Vec<_> = held.map(|release| release.session.clone()).collect();
@@ -211,7 +214,7 @@ impl Returned {
         }
     }
 
-    /// A call has ended.
+    /// Records the end of a call.
     fn note_answer(&mut self, id: CallId, answer: &Answer) {
         let Some(sessions) = self.pending.remove(&id) else {
             return;
@@ -228,7 +231,7 @@ impl Returned {
 
 /// The public interface.
 impl Holder {
-    /// Does nothing in Consul yet. `on_notice` is called with each notice for the user.
+    /// Makes a holder that has done nothing in Consul yet. `on_notice` is called with each notice for the user.
     pub fn new(
         settings: Settings,
         consul: Client,
@@ -259,7 +262,7 @@ impl Holder {
         }
     }
 
-    /// Waits for all that it asks for. Call [`Self::started`] when the work has begun.
+    /// Waits for all slots that the settings ask for. Call [`Self::started`] when the work has begun.
     ///
     /// # Errors
     /// Waiting is useless, or the settings say not to wait.
@@ -281,9 +284,9 @@ impl Holder {
         }
     }
 
-    /// These slots are handed to the one who works in them, which may take a while: [`Self::hold`] says meanwhile whether
-    /// one of them is lost. [`Self::started`] follows, or [`Self::finished`]. Returns when it is too late to start: those
-    /// of a rate must be used soon after they were granted.
+    /// Records that these slots are handed to the code that works in them, which may take a while. [`Self::hold`] says
+    /// meanwhile whether one of the slots is lost. [`Self::started`] or [`Self::finished`] follows. Returns the time at
+    /// which it is too late to start, because the slots of a rate must be used soon after they were granted.
     pub(crate) fn offered(&mut self, start: &Start) -> Moment {
         self.rely_on(start);
         let counted = |of: &Watched| of.asked.period.is_some();
@@ -293,13 +296,13 @@ impl Holder {
         }
     }
 
-    /// From now on the loss of these slots counts.
+    /// Makes the loss of these slots count from now on.
     fn rely_on(&mut self, start: &Start) {
         let held = start.slots().filter_map(|slot| self.held(slot));
         self.standing.begin(held.collect());
     }
 
-    /// The work has begun in these slots.
+    /// Records that the work has begun in these slots.
     pub fn started(&mut self, start: &Start) {
         if !self.standing.has_begun() {
             self.rely_on(start);
@@ -323,10 +326,10 @@ impl Holder {
         }
     }
 
-    /// The work has ended, or will not begin: [`Self::release`] gives back what is held.
+    /// Records that the work has ended, or will not begin. [`Self::release`] then gives back what is held.
     pub fn finished(&mut self) {
         if self.program.workload.phase == Phase::Running {
-            // What Consul has said by now was lost while the work ran.
+            // The slots that Consul has already reported lost were lost while the work ran.
             self.look();
         }
         self.change(|workload| {
@@ -338,12 +341,11 @@ impl Holder {
         });
         let granted = self.program.workload.granted.as_ref();
         let cooldown = granted.map_or(Duration::ZERO, |_| self.settings.cooldown());
-        // If Consul is away, the slots cool down nevertheless.
+        // The slots cool down even if Consul can't be reached.
         self.given_up = Moment::now() + cooldown + RELEASE;
     }
 
-    /// Gives back what is held: slots once they have cooled down, or the place in the queue. Call [`Self::finished`]
-    /// first.
+    /// Gives back the slots, once they have cooled down, or the place in the queue. Call [`Self::finished`] first.
     ///
     /// # Errors
     /// Consul has not answered, or has refused, for too long: [`Self::remains`] says what stays.
@@ -374,14 +376,14 @@ impl Holder {
         NotReleased { why }
     }
 
-    /// Whether the slots still count as held, for those who ask while this runs, and afterwards.
+    /// Returns a handle that says whether the slots still count as held, also while this holder works and afterwards.
     pub(crate) fn standing(&self) -> Standing {
         self.standing.clone()
     }
 
-    /// What was lost first, if a slot is lost: others may have had it while the work ran. Ask when the work has ended,
-    /// before [`Self::finished`], because only until then the clock counts; and again after [`Self::release`], which may
-    /// be the first to find out. With a cooldown it does not find out.
+    /// Returns what was lost first, if a slot is lost: others may have had the slot while the work ran. Ask when the
+    /// work has ended, before [`Self::finished`], because only until then the clock counts. Ask again after
+    /// [`Self::release`], which may be the first to find a loss. With a cooldown the release does not find it.
     pub fn lost(&self) -> Option<Lost> {
         if self.program.workload.phase == Phase::Running {
             self.standing.lost()
@@ -390,7 +392,7 @@ impl Holder {
         }
     }
 
-    /// When the last of the slots becomes free, if they cool down.
+    /// Returns when the last of the slots becomes free, if they cool down.
     pub fn cools_until(&self) -> Option<Moment> {
         let sessions = || self.program.sessions.keys();
         let ends = self.queues().flat_map(|queue| {
@@ -400,7 +402,8 @@ impl Holder {
         ends.max()
     }
 
-    /// What stays in Consul if this ends now; `None` if that is nothing. (A session without a key expires.)
+    /// Returns what stays in Consul if this holder ends now, or `None` if nothing stays. (A session without a key
+    /// expires.)
     pub fn remains(&self) -> Option<Remains> {
         (!self.program.sessions.is_empty()).then(|| Remains {
             slots: self.program.workload.granted.is_some(),
@@ -408,7 +411,7 @@ impl Holder {
         })
     }
 
-    /// Why there are no slots yet.
+    /// Returns why there are no slots yet.
     pub fn why_waiting(&self) -> AcquireError {
         if let Some(trouble) = self.queues().find_map(Queue::trouble) {
             return AcquireError::of(&trouble.error);
@@ -424,7 +427,7 @@ impl Holder {
 
 /// Lost slots.
 impl Holder {
-    /// A slot as the work relies on it, unless it is one of a rate.
+    /// Returns a slot as the work relies on it, or `None` for a slot of a rate.
     fn held(&self, slot: &plan::Slot) -> Option<Held> {
         let lock_key = lock_key_of(slot.key());
         let mut semaphores = self.semaphores.iter();
@@ -437,7 +440,7 @@ impl Holder {
             prefix: watched.asked.prefix.clone(),
             session: slot.session().clone(),
             life: renewal.known_life(),
-            // What is known of the prefix may be outdated. The session was renewed about when the slot was granted.
+            // The latest reading may be older than the grant. The session was renewed about when the slot was granted.
             shown: shown.unwrap_or_else(|| renewal.sent()),
         })
     }
@@ -457,8 +460,8 @@ impl Holder {
         }
     }
 
-    /// What is lost by the clock. The engine, which may have been kept from running for long, would ask Consul first;
-    /// but the work would go on meanwhile, without a proof.
+    /// Returns what is lost by the clock. The engine, which may have been kept from running for long, would ask Consul
+    /// first, but meanwhile the work would continue without a proof.
     fn unproved(&mut self) -> Option<Lost> {
         let must_end = self.settings.on_slot_lost == OnSlotLost::Suspend;
         let lost = must_end.then(|| self.standing.lost()).flatten()?;
@@ -468,7 +471,8 @@ impl Holder {
         Some(lost)
     }
 
-    /// A slot that could not be released was lost before that, without anybody noticing while the work ran.
+    /// Records slots that could not be released because they were lost before, without anybody noticing while the work
+    /// ran.
     fn note_what_was_not_released(&self) {
         // The session that held a slot may have been replaced while it cooled down.
         if self.returned.in_doubt || !self.settings.cooldown.is_zero() {
@@ -510,7 +514,7 @@ impl Holder {
             || self.queues().any(Queue::makes_sessions)
     }
 
-    /// Why waiting for slots is useless, if it is.
+    /// Returns why waiting for slots is useless; `None` if it is not.
     fn hopeless(&self) -> Option<AcquireError> {
         let mut absent = self.semaphores.iter().filter(|watched| watched.is_absent());
         if let Some(watched) = absent.next().filter(|_| self.settings.must_exist) {
@@ -526,7 +530,7 @@ impl Holder {
             .or_else(|| self.taken_at_once())
     }
 
-    /// Why this semaphore will never grant its part.
+    /// Returns why this semaphore will never grant its slots; `None` if it may.
     fn hopeless_at(&self, watched: &Watched) -> Option<AcquireError> {
         let queue = self.engine.queue(&watched.queue)?;
         if let Some(trouble) = queue.trouble() {
@@ -539,7 +543,7 @@ impl Holder {
         AcquireError::conflict(&View::of(watched, &self.engine, &self.program), agreement)
     }
 
-    /// What is missing, if the program does not wait for that.
+    /// Returns what is missing, if the program does not wait for it.
     fn taken_at_once(&self) -> Option<AcquireError> {
         // Slots that are granted already are ready once their sessions have been renewed.
         let undecided = |view: View<'_>| !view.is_known() || view.is_held();
@@ -547,12 +551,12 @@ impl Holder {
             return None;
         }
         let mut views = self.views();
-        // What is neither taken nor rests is about to be granted.
+        // A slot that is not taken, and not in a lock-delay, is about to be granted.
         let taken = views.any(|view| view.is_taken() && !view.rests());
         taken.then(|| self.taken())
     }
 
-    /// What is missing: where others are known to be in the way, or else anywhere.
+    /// Returns what is missing at the semaphores where others are known to be in the way, or else at all semaphores.
     fn taken(&self) -> AcquireError {
         let missing = |of: &dyn Fn(&View<'_>) -> bool| -> Vec<Missing> {
             let views = self.views().filter(|view| of(view));
@@ -566,7 +570,7 @@ impl Holder {
         })
     }
 
-    /// The prefixes that this program is the first to use, as far as it saw.
+    /// Returns the prefixes that this program is the first to use, as far as it saw.
     fn created(&self) -> Vec<Prefix> {
         let semaphores = self.semaphores.iter().enumerate();
         let created = semaphores.filter(|(place, watched)| {
@@ -587,7 +591,7 @@ impl Holder {
 }
 
 impl Drop for Holder {
-    /// Nobody shows any more that a slot is held.
+    /// Ends the belief in the slots, because nobody shows any more that they are held.
     fn drop(&mut self) {
         self.standing.lose(Lost {
             prefix: self.settings.request.first().prefix.clone(),
@@ -596,9 +600,9 @@ impl Drop for Holder {
     }
 }
 
-/// The loop: passes events to the engine and carries out its effects.
+/// Loop that passes events to the engine and carries out its effects.
 impl Holder {
-    /// Decides what follows from what has happened, and carries that out.
+    /// Decides what follows from what has happened, and carries the decisions out.
     fn work(&mut self) {
         self.carry_out();
         while self.engine.pass(now(), &self.program).is_some() {
@@ -640,12 +644,12 @@ impl Holder {
                         self.act(&queue.settings().prefix.clone(), action);
                     }
                 }
-                // Nobody else reads the record.
+                // The limits count as recorded at once, because nobody else reads the record.
                 Effect::Semaphore(semaphore, Duty::RecordLimits(limits)) => {
                     self.engine
                         .recorded(&semaphore, &limits, now(), &self.program);
                 }
-                // There is no object, and the sessions have a TTL.
+                // Nothing is to be done, because there is no object, and the sessions have a TTL.
                 Effect::Semaphore(
                     _,
                     Duty::AddFinalizer
@@ -701,7 +705,7 @@ impl Holder {
                 None => return,
             },
             Call::Prove(_) => self.program.proof(),
-            // Only the sessions that were made here are this program's.
+            // This program owns no other sessions than those that it made itself.
             Call::Resolve { .. } => Answer::Resolved(Ok(Vec::new())),
             Call::Describe(_) => Answer::Described(Ok(None)),
             Call::AskAccess => Answer::Access(Some(true)),
@@ -709,9 +713,9 @@ impl Holder {
         self.answer(id, answer);
     }
 
-    /// Asks the caller to start or stop the work; `None` means that there is no answer yet. As with the API server, a
-    /// start, or a change of what is reported, counts only for the version that it was decided on: the queues decide
-    /// by themselves.
+    /// Asks the caller to start or stop the work; `None` means that there is no answer yet. A start, or a change of
+    /// what is reported, counts only for the version of the workload that it was decided on, as with the API server,
+    /// because each queue decides by itself.
     fn write(
         &mut self,
         prefix: &Prefix,
@@ -726,7 +730,7 @@ impl Holder {
                 prefix: prefix.clone(),
                 why: suspend.why,
             }),
-            // It has ended in the meantime, or another slot was lost first.
+            // The work has ended in the meantime, or another slot was lost first.
             (Write::Suspend(_), _) => return Some(Written::Done),
             // [`Self::acquire`] returns an error to a caller that does not wait.
             (Write::RecordWait(_) | Write::Skip(_) | Write::Fail(_) | Write::End(_), _) => {
@@ -746,7 +750,7 @@ impl Holder {
                 self.changed();
                 return Some(Written::Done);
             }
-            // It is about to be given back.
+            // The slot is about to be given back.
             (Write::Start(_) | Write::GiveBack(_), _) => return Some(Written::NotSent),
         };
         if let Wanted::Stop(_) = wanted {
@@ -757,7 +761,7 @@ impl Holder {
         None
     }
 
-    /// The work has changed: what was wanted of it is done, or outdated.
+    /// Changes the workload. What was wanted of the work is done then, or outdated.
     fn change(&mut self, change: impl FnOnce(&mut Workload)) {
         self.program.change(change);
         self.changed();
@@ -775,15 +779,16 @@ impl Holder {
         self.touch();
     }
 
-    /// Every queue decides anew.
+    /// Makes every queue decide anew.
     fn touch(&mut self) {
         for watched in &self.semaphores {
             self.engine.touched(&watched.queue, now(), &self.program);
         }
     }
 
-    /// Waits until something happens, or until something is due. While a slot is held it wakes every second to read
-    /// the clock, which asks Consul nothing: timers stand still while the machine sleeps, and the session does not.
+    /// Waits until something happens, or until something is due. While a slot is held this wakes every second to read
+    /// the clock, which asks Consul nothing: timers stand still while the machine sleeps, and the end of the session
+    /// does not wait.
     async fn something(&mut self) {
         let moment = Moment::now();
         let next = self.engine.next_timeout(moment).unwrap_or(moment + IDLE);
@@ -876,7 +881,7 @@ struct Notices {
 }
 
 impl Notices {
-    /// Whether a notice is to be reported: once, until it no longer holds. It is worded only then.
+    /// Whether a notice is to be reported: once, until it no longer holds. The caller makes its text only then.
     fn begins(&mut self, about: &'static str, place: usize, holds: bool) -> bool {
         if holds {
             self.reported.insert((about, place))

@@ -1,4 +1,4 @@
-//! What every slot holder needs on Consul's side: the operator for workloads, the [holder](crate::holder) for a
+//! Holds what every slot holder needs on Consul's side: the operator for workloads, the [holder](crate::holder) for a
 //! program.
 //!
 //! - `renewal`: a session that is kept alive

@@ -353,7 +353,7 @@ impl ContenderBody {
         } = self;
         let holder = match KindName::from(kind.as_str()).unusual() {
             Some(PROCESS) => format!("{cluster} {name}"),
-            // As a program that says nothing is called by its session.
+            // A program that does not say its name is shown by its session.
             Some(PROGRAM_KIND) if namespace == NONE => format!("{name} on {cluster}"),
             Some(kind) => format!("{cluster} {kind}:{namespace}/{name}"),
             None => format!("{cluster} {namespace}/{name}"),

@@ -125,7 +125,7 @@ proptest! {
         World::run(&setup, &script).settle();
     }
 
-    /// The same with workloads that ask for several slots at once.
+    /// Scripts with workloads that ask for several slots at once come to rest, too.
     #[test]
     fn several_slots_for_one_come_to_rest(
         setup in setup(),
@@ -138,13 +138,13 @@ proptest! {
         World::run(&setup, &script).settle();
     }
 
-    /// The same with concurrent calls, answered out of order, twice, late or not at all.
+    /// Scripts with concurrent calls, answered out of order, twice, late or not at all, come to rest, too.
     #[test]
     fn any_order_of_answers_comes_to_rest((setup, script) in any_order()) {
         World::run(&setup, &script).settle();
     }
 
-    /// The same while the limit is changed, in the spec and in Consul.
+    /// The limit is changed in the spec and in Consul while the script runs.
     #[test]
     fn a_limit_is_moved_by_the_three_way_rule(
         setup in setup(),
@@ -153,8 +153,7 @@ proptest! {
         World::run(&setup, &script).settle();
     }
 
-    /// The same while two replicas both act as the leader, and may disagree on whether the semaphore is being
-    /// deleted.
+    /// Two replicas both act as the leader, and may disagree on whether the semaphore is being deleted.
     #[test]
     fn two_replicas_at_once_keep_the_limit(
         setup in setup(),
@@ -169,7 +168,7 @@ proptest! {
         world.settle();
     }
 
-    /// The same with arbitrary data in `.lock`: what can't be parsed is left alone, and work resumes once it is
+    /// Arbitrary data is written to `.lock`. Data that can't be parsed is left alone, and work resumes once it is
     /// removed.
     #[test]
     fn what_is_not_understood_is_left_alone(
@@ -319,7 +318,7 @@ fn a_holder_that_comes_back_is_not_pruned() {
         Event::DeleteContender(0),
         Event::Pass,
         Event::Wait(9),
-        // It decides to prune, the holder comes back, and the transaction is refused.
+        // The operator decides to prune, the holder comes back, and the transaction is refused.
         Event::Step(None),
         Event::Arrive(0),
         Event::Step(None),
@@ -331,8 +330,8 @@ fn a_holder_that_comes_back_is_not_pruned() {
     assert_eq!(world.outside.sight().holding().count(), 1);
 }
 
-/// A transaction that makes the key is lost on its way. Others make the key, it is agreed with them, and they delete it:
-/// then nothing keeps that transaction from arriving.
+/// A transaction that makes the key is lost on its way. Others make the key with the same limit, and delete it. After
+/// that nothing keeps the transaction from arriving.
 #[test]
 fn a_limit_that_arrives_late_in_an_empty_prefix_is_somebody_elses() {
     let setup = Setup {
@@ -415,7 +414,7 @@ fn a_late_write_of_a_limit_that_was_taken_back_is_refused() {
     let script = [
         Event::SetLimit(5),
         Event::SeeConsul,
-        // It decides to record the limit, does so, decides to write it, and gets no answer.
+        // The operator decides to record the limit, does so, decides to write it, and gets no answer.
         Event::Step(None),
         Event::Step(None),
         Event::Step(None),
@@ -433,7 +432,7 @@ fn a_late_write_of_a_limit_that_was_taken_back_is_refused() {
     assert_eq!(world.outside.sight().body.unwrap().limit, 3);
 }
 
-/// The same if another write was in flight while the limit was recorded.
+/// Another write was in flight while the limit was recorded.
 #[test]
 fn a_late_write_of_a_limit_is_refused_whatever_was_written_before_it() {
     let mut world = World::new(&alone(3, 64));
@@ -454,7 +453,8 @@ fn a_late_write_of_a_limit_is_refused_whatever_was_written_before_it() {
     for event in &script {
         world.happen(event);
     }
-    // It decides to record the limit and to release the slot, does so, and gets no answer to what it does next.
+    // The operator decides to record the limit and to release the slot, does so, and gets no answer to what it does
+    // next.
     for _ in 0..20 {
         let released = world.outside.sight().holding().next().is_none();
         let done = released && world.outside.applied.contains(&5);
@@ -480,8 +480,8 @@ fn a_replica_that_was_overtaken_starts_nothing_without_a_slot() {
         workload: 0,
         priority: 0,
     };
-    // It decides and grants; before it starts the workload, another replica takes over, and gives
-    // the slot back because the semaphore is being deleted.
+    // The operator decides and grants. Before it starts the workload, another replica takes over, and gives the slot
+    // back because the semaphore is being deleted.
     let mut world = World::run(
         &alone(1, 64),
         &[
@@ -502,8 +502,7 @@ fn a_replica_that_was_overtaken_starts_nothing_without_a_slot() {
     assert!(world.outside.is_gone());
 }
 
-/// The same when the slot is given back because the API server refuses the start; the start of the overtaken replica
-/// is not refused.
+/// The slot is given back because the API server refuses the start. The start of the overtaken replica is not refused.
 #[test]
 fn a_start_that_is_refused_one_replica_comes_too_late_by_another() {
     let workload = || Event::Create {
@@ -515,7 +514,7 @@ fn a_start_that_is_refused_one_replica_comes_too_late_by_another() {
         workload(),
         Event::Pass,
         Event::Pass,
-        // It decides, grants, and makes a session for the next one.
+        // The operator decides, grants, and makes a session for the next workload.
         Event::Step(None),
         Event::Step(None),
         Event::Step(None),

@@ -200,8 +200,8 @@ impl Stop {
         let runs = runs && workload.traits.can_be_suspended;
         runs.then(|| Self {
             workload: workload.into(),
-            // If it was suspended before, its user unsuspended it, and removing the hold queues it again. A workload
-            // that was created running and on hold was never suspended before, and stays out of the queue.
+            // If the workload was suspended before, its user unsuspended it, and removing the hold queues it again. A
+            // workload that was created running and on hold was never suspended before, and stays out of the queue.
             unhold: workload.hold && workload.was_suspended,
         })
     }

@@ -1,4 +1,4 @@
-//! What a user may choose of a semaphore.
+//! Defines what a user may choose for a semaphore.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,7 +8,7 @@ pub const LONGEST_COOLDOWN: u64 = 86_400;
 /// The longest time that a workload may set for its wait, in seconds.
 pub const LONGEST_WAIT: u64 = 2_592_000;
 
-/// How long a workload may wait, as users write it.
+/// The time that a workload may wait, as users write it.
 pub type WaitTimeout = crate::Seconds<1, LONGEST_WAIT>;
 
 /// The longest period of a rate, in seconds: Consul's sessions live for 24 hours at most, and those of a rate for more
@@ -18,16 +18,16 @@ pub const LONGEST_PERIOD: u64 = 43_200;
 /// The time in which at most as many workloads start as the limit says, as users write it.
 pub type Period = crate::Seconds<1, LONGEST_PERIOD>;
 
-/// How long a holder is left alone before another workload may replace it.
+/// The time for which a holder is left alone before another workload may replace it, as users write it.
 pub type ReplaceAfter = crate::Seconds<0, LONGEST_WAIT>;
 
-/// How a semaphore is stored in Consul.
+/// The way in which a semaphore is stored in Consul.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
-    /// A body with a limit and the holders' sessions.
+    /// The semaphore is a body with a limit and the holders' sessions.
     #[default]
     Semaphore,
-    /// A key that the holder's session has locked.
+    /// The semaphore is a key that the holder's session has locked.
     Mutex,
 }
 
@@ -55,19 +55,20 @@ pub enum OnSlotLost {
     Continue,
 }
 
-/// What happens if a workload can't have its slots at once.
+/// The fate of a workload that can't have its slots at once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum OnContention {
-    /// It waits.
+    /// The workload waits.
     #[default]
     Wait,
-    /// It is deleted: a workload that holds a slot does its work.
+    /// The workload is deleted, because a workload that holds a slot does its work.
     Skip,
-    /// It fails.
+    /// The workload fails.
     Fail,
-    /// It waits, and the older ones fail that wait for the same with a policy of replacing.
+    /// The workload waits. Older workloads that wait for the same slots fail if they have a policy of replacing.
     ReplaceWaiting,
-    /// The same, and it ends those that run in the same with a policy of replacing.
+    /// The workload waits. Older workloads that wait for the same slots fail, and workloads that run in these slots are
+    /// ended, if they have a policy of replacing.
     ReplaceRunning,
 }
 

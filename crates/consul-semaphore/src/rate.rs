@@ -16,11 +16,11 @@ use super::{
 };
 use consul_client::{SessionId, clock::Moment};
 
-/// For how long after its grant a workload may be started in a slot.
+/// The time after its grant in which a workload may be started in a slot.
 pub const START_WITHIN: Duration = Duration::from_secs(30);
 
-/// How far the clocks of two operators of one cluster may be apart. A slot that another process stamped is held for
-/// so much longer.
+/// The largest difference between the clocks of two operators of one cluster. A slot that another process stamped is
+/// held for so much longer.
 pub const CLOCKS_APART: Duration = Duration::from_secs(30);
 
 /// The longest TTL of Consul's sessions.
@@ -63,7 +63,7 @@ fn later(time: Timestamp, duration: Duration) -> Timestamp {
     time.checked_add(duration).unwrap_or(Timestamp::MAX)
 }
 
-/// How far the start in a slot has come, as far as is known.
+/// The progress of the start in a slot, as far as is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Stage {
     /// The start was not sent, or surely not made.

@@ -407,7 +407,8 @@ impl Reading {
         written: impl IntoIterator<Item = &'a str>,
     ) {
         let written: BTreeSet<&str> = written.into_iter().collect();
-        // The same holds as after the write itself: its check proves that nobody else has written the key since.
+        // The lock key is as new as after the write itself, whose check proves that nobody else has written the key
+        // since.
         self.sent = if written.contains(self.prefix.lock_key().as_str()) {
             self.sent.max(sent)
         } else {

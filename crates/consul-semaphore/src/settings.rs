@@ -80,32 +80,32 @@ pub struct Settings {
     pub key: Option<Key>,
     /// The place of the semaphore in Consul. Each key of a keyed semaphore has its own prefix.
     pub prefix: Prefix,
-    /// How the semaphore is stored in Consul.
+    /// The way in which the semaphore is stored in Consul.
     pub mode: Mode,
     /// The period of a rate, in which at most `limit` workloads start. `None`: the semaphore is no rate, and `limit`
     /// is how many workloads run.
     pub period: Option<Duration>,
-    /// How many slots may be held at once.
+    /// The number of slots that may be held at once.
     pub limit: u32,
-    /// When slots are granted, and to whom.
+    /// The times at which slots are granted, and the priorities that they are granted to.
     pub restrictions: Restrictions,
-    /// What to do about another limit in Consul.
+    /// The policy for another limit in Consul.
     pub policy: LimitPolicy,
     /// Whether the semaphore grants nothing more.
     pub paused: bool,
-    /// For how long a free slot is left to contenders elsewhere whose turn it is; `None`: not at all.
+    /// The time for which a free slot is left to contenders elsewhere whose turn it is; `None`: not at all.
     pub fair: Option<Duration>,
-    /// For how long a workload that asks for several slots is passed over once it is the first in a queue.
+    /// The time for which a workload that asks for several slots is passed over once it is the first in a queue.
     pub pass_over: Duration,
     /// Whether the `ConsulSemaphore` is being deleted.
     pub terminating: bool,
-    /// What happens to a running workload that lost its slot.
+    /// The policy for a running workload that lost its slot.
     pub on_slot_lost: OnSlotLost,
-    /// How long a session outlives its last renewal; `None`: forever.
+    /// The time for which a session outlives its last renewal; `None`: forever.
     pub ttl: Option<Duration>,
-    /// How long the slot of a dead holder is not granted again.
+    /// The time for which the slot of a dead holder is not granted again.
     pub lock_delay: Duration,
-    /// How long a slot stays taken after its workload is finished.
+    /// The time for which a slot stays taken after its workload is finished.
     pub cooldown: Duration,
     /// Whether `.lock` exists only while it is used: the first holder creates it, and the last one deletes it.
     pub transient: bool,
@@ -116,9 +116,9 @@ pub struct Settings {
 /// The settings of a semaphore for the ends of waits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WaitSettings {
-    /// How long a workload may wait if it does not say so itself; `None`: for ever.
+    /// The time that a workload may wait if it does not say so itself; `None`: for ever.
     pub timeout: Option<Duration>,
-    /// How long a holder is left alone before another workload may replace it.
+    /// The time for which a holder is left alone before another workload may replace it.
     pub replace_after: Duration,
 }
 

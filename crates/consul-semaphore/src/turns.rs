@@ -13,42 +13,43 @@ use super::{
 };
 use consul_client::{Entry, SessionId, clock::Moment};
 
-/// For how long a free slot is left to the contenders before, by default: many times what it takes to learn of the
+/// The default time for which a free slot is left to the contenders before: many times what it takes to learn of the
 /// slot and to write once.
 pub const WINDOW: Duration = Duration::from_secs(2);
 
-/// For how many windows a contender that let its turn pass is passed over. A contender that was only asleep gets its
-/// next turn after that, and a dead one costs a window now and then.
+/// The number of windows for which a contender that let its turn pass is passed over. A contender that was only asleep
+/// gets its next turn after that, and a dead one costs a window now and then.
 const PASSED: u32 = 30;
 
-/// For how long slots are kept for a contender that asks for that, after each time that the contender was written.
+/// The time for which slots are kept for a contender that asks for that, from each write of the contender.
 pub const KEPT: Duration = Duration::from_mins(1);
 
-/// How often a contender for which slots are kept is written anew: two writes may come too late.
+/// The pause between two writes of a contender for which slots are kept. Two writes in a row may come too late.
 pub const ANEW: Duration = Duration::from_secs(20);
 
-/// When the turn of each waiting contender ends, once a slot was free for it.
+/// The turn of each waiting contender, which begins once a slot is free for it.
 #[derive(Clone, Debug, Default)]
 pub struct Turns {
-    /// How long a turn lasts; `None`: there are no turns.
+    /// The length of a turn; `None`: there are no turns.
     window: Option<Duration>,
     /// The restrictions of the semaphore, which operators follow, and its limit.
     restrictions: Restrictions,
     limit: u32,
-    /// How many slots were free at the last reading.
+    /// The number of slots that were free at the last reading.
     room: usize,
     began: BTreeMap<SessionId, Turn>,
-    /// How many slots each waiting contender asks others to keep.
+    /// The number of slots that each waiting contender asks others to keep.
     keeps: BTreeMap<SessionId, Keep>,
 }
 
-/// How many slots a waiting contender asks others to keep.
+/// The slots that a waiting contender asks others to keep.
 #[derive(Clone, Copy, Debug)]
 struct Keep {
-    /// The contender's `ModifyIndex`, and when it was first seen. Each writing counts from then, by this clock alone.
+    /// The contender's `ModifyIndex`, and when it was first seen. The time that a write counts begins then, by this
+    /// process's clock alone.
     index: u64,
     seen: Moment,
-    /// When the contender first asked others to keep slots.
+    /// The time at which the contender first asked others to keep slots.
     first: Option<Moment>,
     slots: u32,
     /// Whether the contender's session is of another semaphore of this cluster.

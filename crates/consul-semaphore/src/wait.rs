@@ -14,7 +14,7 @@ use crate::{Blocked, Workload};
 /// The facts that end a workload's wait, other than its slots.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wait {
-    /// How long the workload may wait before it fails, by its own annotation.
+    /// The time that the workload may wait before it fails, by its own annotation.
     pub timeout: Option<Duration>,
     /// Time at which the workload was created, in seconds since 1970. Of two workloads that ask for the same slots,
     /// the one with the later time is the newer.

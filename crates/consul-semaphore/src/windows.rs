@@ -13,7 +13,8 @@ use jiff::{
     tz::{AmbiguousOffset, TimeZone},
 };
 
-/// How often the wall clock is read while a window is about to open or close, because somebody may set the clock.
+/// The pause between two readings of the wall clock before a window opens or closes, because somebody may set the
+/// clock.
 const CLOCK_IS_READ_AGAIN: Duration = Duration::from_mins(5);
 
 /// The longest text of a schedule, in bytes.
@@ -24,11 +25,11 @@ pub const LONGEST_SCHEDULE: usize = 100;
 pub struct WindowSpec {
     /// The schedule by which the window opens: the five fields of cron.
     pub schedule: String,
-    /// How long the window stays open.
+    /// The time for which the window stays open.
     pub duration: Duration,
     /// The name of the schedule's time zone in the IANA database; `None`: UTC.
     pub time_zone: Option<String>,
-    /// How many slots may be held after a grant in the window; `None`: as many as the semaphore has.
+    /// The number of slots that may be held after a grant in the window; `None`: as many as the semaphore has.
     pub limit: Option<u32>,
 }
 
@@ -93,7 +94,7 @@ pub enum Opening {
     Always,
     /// Slots are granted, because a window is open.
     Open {
-        /// How many slots may be held after a grant; `None`: as many as the semaphore has.
+        /// The number of slots that may be held after a grant; `None`: as many as the semaphore has.
         limit: Option<u32>,
         /// Time at which this state may change.
         until: Timestamp,

@@ -60,7 +60,7 @@ impl fmt::Display for KindName {
     }
 }
 
-/// What a workload is doing, as its spec and status show it.
+/// The state of a workload, as its spec and status show it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// The workload is suspended and shown as such, with no pod active or terminating: it can be started.
@@ -85,8 +85,8 @@ pub const MOST_SEMAPHORES: usize = 8;
 /// The most slots that a workload may ask for, of all its semaphores together.
 pub const MOST_SLOTS: u32 = 50;
 
-/// How many slots of one semaphore a workload asks for. The whole request of a workload is a list of these, of which
-/// all are granted at once or none.
+/// A request of a workload for slots of one semaphore. The whole request of a workload is a list of these, of which all
+/// are granted at once or none.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct SlotRequest {
     /// The name of the `ConsulSemaphore`, in the workload's namespace.
@@ -251,7 +251,7 @@ impl Place {
     }
 }
 
-/// What the algorithm must know of a workload's kind.
+/// The properties of a workload's kind that the algorithm must know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Traits {
     /// Whether the workload can be suspended while it runs. The operator ends a workload that can't be suspended.
@@ -289,7 +289,7 @@ pub struct Workload {
     pub seen: Moment,
     /// The slots that the workload asks for; empty if its annotations ask for nothing valid.
     pub requests: Vec<SlotRequest>,
-    /// What happens to the workload if all slots are taken when it comes.
+    /// The policy for the case that all slots are taken when the workload comes.
     pub on_contention: OnContention,
     /// The `CronJob` that made the workload, if the workload must not wait.
     pub cron_job: Option<Arc<CronJob>>,
@@ -300,9 +300,9 @@ pub struct Workload {
     /// Time at which the workload joined the queue, in seconds since 1970: when it was created, or last suspended if
     /// it was started before.
     pub since: i64,
-    /// What the workload is doing.
+    /// The state of the workload.
     pub phase: Phase,
-    /// How long the workload's pods may take to end once they are asked to.
+    /// The time that the workload's pods may take to end once they are asked to.
     pub grace: Duration,
     /// Whether the workload has ever been suspended.
     pub was_suspended: bool,

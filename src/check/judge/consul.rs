@@ -1,4 +1,4 @@
-//! The lines about Consul.
+//! Makes the lines about Consul.
 
 use std::time::Duration;
 
@@ -17,27 +17,27 @@ use consul_semaphore_api::Ttl;
 /// The first version of Consul that no test has run with yet.
 const UNTESTED: (u32, u32) = (2, 0);
 
-/// The oldest Consul that the calls are tested with: its minor version.
+/// The oldest Consul that the calls are tested with, as major and minor version.
 const OLDEST: (u32, u32) = (1, 8);
 
-/// How far clocks may differ without a warning.
+/// The greatest difference between clocks without a warning.
 const APART: SignedDuration = SignedDuration::from_secs(5);
 
-/// Where the rules are documented.
+/// The place where the rules are documented.
 const RULES: &str = "docs/consul-acl.md has all rules";
 
-/// The line about invalid Consul settings.
+/// Returns the line about invalid Consul settings.
 pub(in crate::check) fn unusable(error: &ConfigError) -> Line {
     line("settings", Outcome::Failed, error.to_string())
         .todo("correct the flag or the environment variable that is named")
 }
 
-/// The line about what others on the way to Consul can do.
+/// Returns the line about what others on the way to Consul can do.
 pub(in crate::check) fn exposed(exposure: &Exposure) -> Line {
     line("transport", Outcome::Warning, exposure.problem()).todo(exposure.advice())
 }
 
-/// The lines about the Consul at these addresses.
+/// Returns the lines about the Consul at these addresses.
 pub(in crate::check) fn lines(addresses: &str, seen: &Seen) -> Vec<Line> {
     let status = match &seen.status {
         Ok(status) => status,
@@ -104,7 +104,7 @@ fn version(version: &Result<String, Error>) -> Line {
     }
 }
 
-/// The first two numbers of a version.
+/// Returns the first two numbers of a version.
 pub(super) fn minor(version: &str) -> Option<(u32, u32)> {
     let mut numbers = version.trim_start_matches('v').split('.');
     let major = numbers.next()?.parse().ok()?;
@@ -150,7 +150,7 @@ fn shortest_ttl(shortest: Duration) -> Line {
     ))
 }
 
-/// The lines about the steps that were tried with a token; `whose` says which token it is.
+/// Returns the lines about the steps that were tried with a token; `whose` says which token it is.
 pub(super) fn steps(area: Area, tried: &Tried, whose: &str) -> Vec<Line> {
     let steps = tried.steps.iter();
     steps
@@ -227,7 +227,7 @@ impl Step {
     }
 }
 
-/// What to do about an error.
+/// Returns what to do about an error.
 pub(super) fn advice(error: &Error) -> &'static str {
     match error {
         Error::Unreachable { .. } => {
@@ -308,7 +308,7 @@ mod tests {
         }
     }
 
-    /// The lines that report a problem, with what to do.
+    /// Returns the lines that report a problem, with their advice.
     fn bad(seen: &Seen) -> Vec<(String, Outcome, String, String)> {
         let lines = lines("http://consul:8500", seen).into_iter();
         lines

@@ -1,4 +1,4 @@
-//! Whether the installed definition of the resource matches this program.
+//! Finds out whether the installed definition of the resource matches this program.
 
 use consul_semaphore_api::to_yaml;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
@@ -13,11 +13,11 @@ pub(super) enum Difference {
     Version,
     /// The installed definition lacks this property, so the API server drops the property's values.
     Property(String),
-    /// Something else: a line of this program's YAML, and the installed line instead.
+    /// Another difference: a line of this program's YAML, and the installed line in its place.
     Line { ours: String, theirs: String },
 }
 
-/// The most important difference.
+/// Returns the most important difference.
 pub(super) fn difference(ours: &Definition, theirs: &Definition) -> Option<Difference> {
     let [version] = &ours.spec.versions[..] else {
         return Some(Difference::Version);
@@ -37,7 +37,7 @@ pub(super) fn difference(ours: &Definition, theirs: &Definition) -> Option<Diffe
     let (ours, theirs) = (yaml(ours, version), yaml(ours, installed));
     let mut lines = ours.lines().zip(theirs.lines());
     let differ = lines.find(|(ours, theirs)| ours != theirs);
-    // One may be longer than the other.
+    // One text may be longer than the other.
     let differ = differ.or_else(|| (ours != theirs).then_some(("", "")));
     differ.map(|(ours, theirs)| Difference::Line {
         ours: ours.trim().to_owned(),
@@ -49,7 +49,7 @@ fn schema(version: &Version) -> Option<&Schema> {
     version.schema.as_ref()?.open_api_v3_schema.as_ref()
 }
 
-/// The path of a property of ours that is missing.
+/// Returns the path of a property of ours that is missing.
 fn missing(ours: &Schema, theirs: &Schema) -> Option<String> {
     for (name, ours) in ours.properties.iter().flatten() {
         let Some(theirs) = theirs.properties.as_ref().and_then(|all| all.get(name)) else {
@@ -70,7 +70,7 @@ fn items(schema: &Schema) -> Option<&Schema> {
     }
 }
 
-/// A version as `crd` writes it, without what the API server adds.
+/// Returns the YAML of a version as `crd` writes it, without what the API server adds.
 fn yaml(of: &Definition, version: &Version) -> String {
     let definition = Definition {
         spec: Spec {
@@ -135,7 +135,7 @@ mod tests {
         let missing = differs(|theirs| {
             let status = property(root(theirs), "status");
             status.properties.as_mut().unwrap().remove("appliedLimits");
-            // A second, less important difference.
+            // The change of the description is a second, less important difference.
             root(theirs).description = None;
         });
         let expected = Difference::Property(".status.appliedLimits".to_owned());

@@ -1,4 +1,4 @@
-//! The lines about Kubernetes.
+//! Makes the lines about Kubernetes.
 
 use kube::CustomResourceExt as _;
 
@@ -22,14 +22,14 @@ use crate::{
 use consul_semaphore_api::{ConsulSemaphore, annotations::SEMAPHORE};
 use consul_semaphore_workload::Table;
 
-/// The oldest Kubernetes in which a Job becomes Complete or Failed only once its pods have ended. The slot is given
-/// back then.
+/// The oldest Kubernetes in which a Job becomes Complete or Failed only once its pods have ended, which is when the
+/// slot is given back.
 const OLDEST: (u32, u32) = (1, 31);
 
 const INSTALL: &str =
     "kubectl apply -k crds; or: consul-semaphore-operator crd | kubectl apply --server-side -f -";
 
-/// The lines about what was read, or about why the cluster is unknown.
+/// Returns the lines about what was read, or about why the cluster is unknown.
 pub(in crate::check) fn lines(seen: &Result<Seen, String>) -> Vec<Line> {
     let seen = match seen {
         Ok(seen) => seen,
@@ -71,7 +71,7 @@ pub(in crate::check) fn lines(seen: &Result<Seen, String>) -> Vec<Line> {
     lines
 }
 
-/// Whether an operator runs, as far as its Lease says.
+/// Returns whether an operator runs, as far as its Lease says.
 fn election(election: &Election) -> Line {
     let Election {
         lease: Lease { namespace, name },
@@ -131,7 +131,8 @@ fn election(election: &Election) -> Line {
     }
 }
 
-/// Two operators of one `ConsulSemaphore` do all work twice. No line if there are no `ConsulSemaphores`.
+/// Returns the line about `ConsulSemaphores` with two operators, which do all work twice. There is no line if there are
+/// no `ConsulSemaphores`.
 fn operators(contested: &Answer<Found>) -> Option<Line> {
     let line = found(
         "operators",
@@ -144,7 +145,8 @@ fn operators(contested: &Answer<Found>) -> Option<Line> {
     (*contested != Err(Refusal::NotThere)).then_some(line)
 }
 
-/// The annotation on a `CronJob` itself has no effect, and nothing else says so without the admission policies.
+/// Returns the line about annotations on `CronJobs` themselves. They have no effect, and nothing else says so without
+/// the admission policies.
 fn cron_jobs(mistaken: &Answer<Found>) -> Line {
     found(
         "CronJobs",
@@ -157,7 +159,7 @@ fn cron_jobs(mistaken: &Answer<Found>) -> Line {
     )
 }
 
-/// A line about objects that have a problem.
+/// Returns a line about objects that have a problem.
 fn found(what: &str, found: &Answer<Found>, none: &str, problem: &str, todo: &str) -> Line {
     let of = |outcome, message: String| line(what, outcome, message);
     let Found { titles, cut } = match found {
@@ -181,7 +183,7 @@ fn line(what: &str, outcome: Outcome, message: impl std::fmt::Display) -> Line {
     Line::new(Area::Kubernetes, what, outcome, message)
 }
 
-/// The lines about the rows of other kinds.
+/// Returns the lines about the rows of other kinds.
 fn rows(name: &Name, table: &Answer<Table>) -> Vec<Line> {
     let title = format!("the ConfigMap {}/{}", name.namespace, name.name);
     let of = |outcome, message: String| line("kinds", outcome, message);
@@ -209,7 +211,7 @@ fn rows(name: &Name, table: &Answer<Table>) -> Vec<Line> {
     [of(Outcome::Ok, read)].into_iter().chain(wrong).collect()
 }
 
-/// The line about a field that a kind needs.
+/// Returns the line about a field that a kind needs.
 fn field(finding: &schema::Finding) -> Line {
     use schema::Standing;
     let outcome = match finding.standing {
@@ -226,11 +228,11 @@ fn field(finding: &schema::Finding) -> Line {
     }
 }
 
-/// The line about a policy. The operator is correct without the policies.
+/// Returns the line about a policy. The operator is correct without the policies.
 fn policy(finding: &Finding) -> Line {
     let outcome = match finding.standing {
         Standing::InForce => Outcome::Ok,
-        // Then the guard refuses the operator.
+        // The guard refuses an operator that it does not know.
         Standing::OperatorUnknown(_) if finding.policy.role() == Role::Guard => Outcome::Failed,
         Standing::Absent | Standing::Unbound | Standing::OperatorUnknown(_) => Outcome::Warning,
         Standing::Unknown(_) => Outcome::Unknown,
@@ -276,7 +278,7 @@ fn cluster(id: &Answer<String>) -> Line {
     }
 }
 
-/// Whether the definition of `ConsulSemaphore` exists and matches this program.
+/// Returns whether the definition of `ConsulSemaphore` exists and matches this program.
 fn resource(rest: &Rest) -> Vec<Line> {
     let of = |outcome, message: String| line("ConsulSemaphore", outcome, message);
     match &rest.served {
@@ -508,7 +510,7 @@ mod tests {
         only(nowhere, "operator", Outcome::Warning, &words);
     }
 
-    /// Where the user may not look, an operator may run.
+    /// An operator may run where the user may not look.
     #[test]
     fn a_lease_that_the_user_may_not_look_for_is_not_missing() {
         let places = vec!["default".to_owned(), "consul-semaphore-system".to_owned()];

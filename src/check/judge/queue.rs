@@ -1,4 +1,4 @@
-//! Why the first workload in the queue does not run: what the operator would decide, in words.
+//! Says why the first workload in the queue does not run: the decision of the operator, in words.
 //!
 //! Nothing is decided twice: the facts are passed to [`decide`](consul_semaphore::decide()), as in the operator, and
 //! the resulting plan is never carried out.
@@ -20,7 +20,7 @@ use consul_semaphore_api::ConsulSemaphore;
 use consul_semaphore_workload::TrackedWorkload;
 use jiff::Timestamp;
 
-/// One lock key, and everything that is known about it.
+/// The facts about one lock key.
 pub(super) struct Place {
     pub(super) settings: Settings,
     pub(super) reading: Reading,
@@ -31,9 +31,9 @@ pub(super) struct Place {
     defence: Defence,
     /// Our live contenders.
     ours: Vec<OwnContender>,
-    /// The workloads that run in its slots, or ran.
+    /// The workloads that were started in its slots, and are neither queued again nor finished.
     bound: Vec<Arc<Workload>>,
-    /// A session for each slot that a queued workload asks for.
+    /// A session for each slot that a queued workload asks for and has no contender for.
     sessions: BTreeMap<SlotId, SessionId>,
 }
 
@@ -65,7 +65,7 @@ impl Place {
             .map(|workload| (&workload.uid, workload))
             .collect();
 
-        // Represents the session that the operator would create for a workload.
+        // Each of these sessions stands for the one that the operator would create for a workload.
         let unmade = waiting.iter().flat_map(|workload| {
             let request = settings.request(workload);
             let slots = request.map_or(1, |request| request.slots.get());
@@ -110,7 +110,7 @@ impl Place {
         }
     }
 
-    /// What the operator would do now, with only this knowledge.
+    /// Returns what the operator would do now, with only this knowledge.
     pub(super) fn decide(&self, now: Moment, time: jiff::Timestamp, operations: usize) -> Plan {
         let (mut deaths, mut mutex) = (Deaths::default(), MutexMemory::default());
         let mut turns = Turns::new(self.settings.fair);
@@ -158,7 +158,7 @@ impl Place {
         })
     }
 
-    /// The live contenders that wait and are not ours.
+    /// Returns the live contenders that wait and are not ours.
     pub(super) fn others(&self) -> impl Iterator<Item = (&SessionId, &Entry)> {
         let ours: BTreeSet<&SessionId> = self.ours.iter().map(|ours| &ours.session).collect();
         let waiting = self.reading.waiting();
@@ -166,8 +166,8 @@ impl Place {
     }
 }
 
-/// Why the first workload in the queue does not run yet at this time, and what to do. `all_known`: the owner of each
-/// contender is known.
+/// Returns why the first workload in the queue does not run yet at this time, and what to do. `all_known` says that the
+/// owner of each contender is known.
 pub(super) fn why_it_waits(
     place: &Place,
     plan: &Plan,

@@ -1,4 +1,4 @@
-//! The lines about one semaphore.
+//! Makes the lines about one semaphore.
 
 use std::collections::BTreeSet;
 
@@ -27,10 +27,10 @@ use consul_semaphore_api::{
 use consul_semaphore_workload::TrackedWorkload;
 use jiff::Timestamp;
 
-/// How many keys of a keyed semaphore are checked.
+/// The most keys of a keyed semaphore that are checked.
 const KEYS: usize = 20;
 
-/// The lines about the semaphore of this name.
+/// Returns the lines about the semaphore of this name.
 pub(in crate::check) fn lines(name: &Name, seen: &Answer<Seen>) -> Vec<Line> {
     let Name { namespace, name } = name;
     let seen = match seen {
@@ -86,7 +86,7 @@ fn line(what: &str, outcome: Outcome, message: impl std::fmt::Display) -> Line {
     Line::new(Area::Semaphore, what, outcome, message)
 }
 
-/// Whether an operator has processed its current version.
+/// Returns whether an operator has processed the current version of the object.
 fn object(seen: &Seen) -> Line {
     let of = |outcome, message: &str| line("object", outcome, message);
     if !seen.in_scope {
@@ -109,7 +109,7 @@ fn object(seen: &Seen) -> Line {
     }
 }
 
-/// The conditions that the operator reports.
+/// Returns lines with the conditions that the operator reports.
 fn conditions(semaphore: &ConsulSemaphore) -> Vec<Line> {
     let status = semaphore.status.as_ref();
     let said = status.map_or(&[][..], |status| &status.conditions);
@@ -145,7 +145,7 @@ fn prefix(seen: &Seen) -> Line {
     }
 }
 
-/// Which windows never open, and whether one is open now.
+/// Returns which windows never open, and whether one is open now.
 fn windows(settings: &Settings, time: Option<Timestamp>) -> Vec<Line> {
     let windows = &settings.restrictions.windows;
     let never = windows.invalid().iter().map(|(place, why)| {
@@ -172,7 +172,7 @@ fn windows(settings: &Settings, time: Option<Timestamp>) -> Vec<Line> {
     never.chain(opening).collect()
 }
 
-/// Whether reserved slots leave any for other Jobs.
+/// Returns a line that says whether the reserved slots leave any slot for other Jobs.
 fn reserved(settings: &Settings) -> Option<Line> {
     let restrictions = &settings.restrictions;
     let reserved = restrictions.reserved?;
@@ -208,7 +208,7 @@ fn of_token(token: &Token) -> Vec<Line> {
     [allowed].into_iter().chain(read).collect()
 }
 
-/// Whether Consul accepts the requested TTL.
+/// Returns a line if Consul does not accept the requested TTL.
 fn ttl(settings: &Settings, prefix: &Prefix) -> Option<Line> {
     let (asked, shortest) = (settings.ttl?, prefix.tried.shortest?);
     (asked < shortest).then(|| {
@@ -221,7 +221,7 @@ fn ttl(settings: &Settings, prefix: &Prefix) -> Option<Line> {
     })
 }
 
-/// The Jobs that name it and are not in its queue.
+/// Returns lines about the Jobs that name the semaphore and are not in its queue. Jobs that have ended don't count.
 fn unqueued_jobs(seen: &Seen) -> Vec<Line> {
     let jobs = match &seen.jobs {
         Ok(jobs) => jobs,
@@ -260,7 +260,7 @@ fn unqueued_jobs(seen: &Seen) -> Vec<Line> {
     lines
 }
 
-/// The lines about each lock key.
+/// Returns the lines about each lock key.
 fn places(seen: &Seen, prefix: &Prefix) -> Vec<Line> {
     let listing = match &prefix.listing {
         Ok(listing) => listing,
@@ -297,7 +297,7 @@ fn places(seen: &Seen, prefix: &Prefix) -> Vec<Line> {
     lines
 }
 
-/// The keys that Jobs name, and those that exist in Consul.
+/// Returns the keys that queued Jobs name, and the keys that exist in Consul.
 fn keys_in_use(settings: &Settings, listing: &Listing, jobs: &[TrackedWorkload]) -> BTreeSet<Key> {
     let named_so = jobs.iter().map(|workload| &workload.workload);
     let queued = named_so.filter(|workload| workload.is_queued());
@@ -332,7 +332,7 @@ fn of_place(
     lines
 }
 
-/// The line about `.lock`: whether it can be used, and whether all agree on its limit.
+/// Returns the line about `.lock`: whether it can be used, and whether all agree on its limit.
 fn lock(place: &Place, plan: &Plan) -> Line {
     let Settings {
         prefix,
@@ -424,7 +424,7 @@ fn dead(place: &Place) -> Option<Line> {
     Some(line("dead holders", Outcome::Warning, message).todo(todo))
 }
 
-/// The waiting contenders of others.
+/// Returns a line about the waiting contenders of others.
 fn others(place: &Place, prefix: &Prefix) -> Option<Line> {
     let waiting: Vec<String> = place
         .others()
@@ -452,7 +452,7 @@ fn others(place: &Place, prefix: &Prefix) -> Option<Line> {
     Some(line("contenders of others", Outcome::Unknown, message).todo(todo))
 }
 
-/// The queued Jobs, and why the first of them does not run.
+/// Returns lines about the queued Jobs, and why the first of them does not run.
 fn waiting(place: &Place, plan: &Plan, prefix: &Prefix) -> Vec<Line> {
     let Some(first) = place.waiting.first() else {
         return vec![line("waiting Jobs", Outcome::Ok, "none")];

@@ -28,7 +28,7 @@ impl KnownWorkloads {
         self.looks.update(|looks| looks + 1);
     }
 
-    /// Does nothing, because only tests count.
+    /// Counts nothing, because only tests read the count.
     #[cfg(not(test))]
     #[expect(clippy::unused_self, reason = "as in tests")]
     fn count(&self) {}

@@ -1,7 +1,6 @@
-//! One semaphore with the queues of all its lock keys: what is decided for all of them together.
-//!
-//! That is which limits are ours (`status.appliedLimits`), which keys have a queue, which sessions have no owner, and
-//! when nothing is left of a semaphore that is being deleted.
+//! Decides for one semaphore what concerns the queues of all its lock keys together: which limits are ours
+//! (`status.appliedLimits`), which keys have a queue, which sessions have no owner, and when nothing is left of a
+//! semaphore that is being deleted.
 
 #![expect(
     clippy::ref_option,
@@ -21,10 +20,10 @@ use crate::{
 };
 use consul_client::{self as consul, Listing, Session, SessionId, clock::Moment};
 
-/// What a semaphore asks for.
+/// The request of a semaphore.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Spec {
-    /// With the semaphore's own prefix, and without a key.
+    /// The settings with the semaphore's own prefix, without a key.
     pub settings: Settings,
     /// The generation of the spec.
     pub generation: Option<i64>,
@@ -32,37 +31,37 @@ pub struct Spec {
     pub keyed: bool,
 }
 
-/// What is known of a semaphore from before this process.
+/// Knowledge of a semaphore from before this process.
 #[derive(Clone, Debug, Default)]
 pub struct Known {
-    /// `status.appliedLimits`: the limits that are ours.
+    /// The limits that are ours, from `status.appliedLimits`.
     pub recorded: Vec<u32>,
-    /// What happened to the limit.
+    /// The history of the limit in Consul.
     pub defence: Defence,
-    /// The greatest fencing token.
+    /// The greatest fencing token seen.
     pub fencing_token: Option<u64>,
-    /// When nothing could be granted.
+    /// The times at which nothing could be granted.
     pub blocked: Blocked,
-    /// When its running workloads were last proved to hold their slots; `None` if nothing was recorded.
+    /// The oldest of the last proofs that running workloads hold their slots; `None` if nothing was recorded.
     pub last_proof: Option<LastProof>,
 }
 
-/// A semaphore's access to Consul.
+/// The access of a semaphore to Consul.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConsulAccess {
-    /// It may use Consul, with this many operations in a transaction.
+    /// The semaphore may use Consul.
     Granted {
-        /// How many operations Consul accepts.
+        /// The number of operations that Consul accepts in a transaction.
         operations: usize,
     },
-    /// No token to use it with is known yet. That may change.
+    /// No token for the semaphore is known yet. This may change.
     Pending {
-        /// Since when.
+        /// The time since which no token is known.
         since: Moment,
     },
-    /// It may not use its prefix, and never will: none of its data is in Consul.
+    /// The semaphore may not use its prefix, and never will: none of its data is in Consul.
     Refused {
-        /// Since when.
+        /// The time of the refusal.
         since: Moment,
     },
 }
@@ -76,10 +75,10 @@ impl ConsulAccess {
     }
 }
 
-/// Why Consul can't be used.
+/// The reason why Consul can't be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Obstacle {
-    /// Since when.
+    /// The time since which Consul can't be used.
     pub since: Moment,
     /// Whether the partition or namespace can't exist in this Consul.
     pub nowhere: bool,
@@ -97,7 +96,7 @@ impl Obstacle {
     }
 }
 
-/// Something to do for a semaphore as a whole.
+/// A task that concerns a semaphore as a whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Duty {
     /// Add the finalizer.
@@ -108,7 +107,7 @@ pub enum Duty {
     ListSessions,
     /// Destroy a session without a contender.
     EndSession(SessionId),
-    /// Remove the finalizer: nothing is left in Consul.
+    /// Remove the finalizer, because nothing is left in Consul.
     RemoveFinalizer,
     /// Remove the finalizer although Consul can't be cleaned up, with an event that lists what is left.
     LeaveBehind,
@@ -119,9 +118,10 @@ pub enum Duty {
 pub struct QueueState {
     /// The queue.
     pub queue: Queue,
-    /// The result of its last pass that was not in vain, and the generation of the spec that it applies to.
+    /// The result of the last pass that was not merely waiting for an answer of Consul, and the generation of the spec
+    /// that the result applies to.
     pub concluded: Option<(Conclusion, Option<i64>)>,
-    /// Up to where it has taken what the watch brought.
+    /// The number of the last listing of the watch that the queue has taken over.
     last_read: u64,
 }
 
@@ -130,7 +130,8 @@ impl QueueState {
         self.concluded.as_ref().map(|(conclusion, _)| conclusion)
     }
 
-    /// The workloads that ask for several slots and can't have all of them yet, and what is done for them here.
+    /// Returns the workloads that ask for several slots and can't have all of them yet, with what the queue does for
+    /// each. A workload for which slots are kept is included only while it is the first in the queue.
     pub fn stances(&self) -> impl Iterator<Item = (&Uid, Stance)> {
         let is_first = |workload: &Uid| {
             let part = self.last().and_then(|last| last.parts.get(workload));
@@ -152,7 +153,7 @@ struct Limits {
     recorded: Vec<u32>,
     /// The limits about to be recorded.
     asked: Option<Vec<u32>>,
-    /// What each key needs recorded before it can continue.
+    /// The limits that each key needs recorded before the key can continue.
     wanted: BTreeMap<Option<Key>, Vec<u32>>,
 }
 
@@ -162,7 +163,7 @@ pub struct Semaphore {
     reference: SemaphoreRef,
     spec: Spec,
     access: ConsulAccess,
-    /// Whether this process uses it for itself, without an object.
+    /// Whether this process uses the semaphore for itself, without an object.
     standalone: bool,
     limits: Limits,
     defence: Defence,
@@ -175,19 +176,19 @@ pub struct Semaphore {
     pub(super) finalizer: Finalizer,
 }
 
-/// What other modules can read.
+/// Facts that other modules read.
 impl Semaphore {
-    /// What it asks for.
+    /// Returns the request of the semaphore.
     pub fn spec(&self) -> &Spec {
         &self.spec
     }
 
-    /// Its queues, by key.
+    /// Returns the queues of the semaphore, by key.
     pub fn queues(&self) -> &BTreeMap<Option<Key>, QueueState> {
         &self.queues
     }
 
-    /// What the watch of its prefix shows.
+    /// Returns what the watch of the prefix shows.
     pub fn watched(&self) -> &WatchedPrefix {
         &self.watched
     }
@@ -197,13 +198,13 @@ impl Semaphore {
         self.finalizer.is_active()
     }
 
-    /// Whether the queue of a key has taken over what the watch showed last.
+    /// Whether the queue of a key has taken over the last listing of the watch.
     pub fn is_seen_by(&self, key: &Option<Key>) -> bool {
         let reading = self.queues.get(key).and_then(|state| state.queue.reading());
         reading.is_some_and(|reading| reading.shows(&self.watched.entries(key)))
     }
 
-    /// The limits that its status must list as ours.
+    /// Returns the limits that the status of the semaphore must list as ours.
     pub fn applied_limits(&self) -> &[u32] {
         let Limits {
             recorded, asked, ..
@@ -211,24 +212,24 @@ impl Semaphore {
         asked.as_ref().unwrap_or(recorded)
     }
 
-    /// The limits that are recorded, and those about to be.
+    /// Returns the limits that are recorded, and the limits that are about to be.
     #[cfg(test)]
     pub(crate) fn limits_now(&self) -> (&[u32], Option<&[u32]>) {
         (&self.limits.recorded, self.limits.asked.as_deref())
     }
 
-    /// The greatest fencing token seen.
+    /// Returns the greatest fencing token seen.
     pub fn fencing_token(&self) -> Option<u64> {
         self.fencing_token
     }
 
-    /// When nothing could be granted.
+    /// Returns the times at which nothing could be granted.
     pub fn blocked(&self) -> &Blocked {
         &self.blocked
     }
 
-    /// Whether nothing can be granted now: that time does not count as waiting. A trouble of one key counts for all of
-    /// them: a wait may end too late, but not too early.
+    /// Whether nothing can be granted now. Such time does not count as waiting. Trouble at one key counts for all keys,
+    /// because a wait may end too late, but not too early.
     fn cannot_grant(&self, now: Now) -> bool {
         let Settings {
             paused,
@@ -259,18 +260,18 @@ impl Semaphore {
         self.blocked.note(blocked, now.time);
     }
 
-    /// Whether the work has begun, and every lock key is known. Until then its status stays as it was: what seems
-    /// missing may exist.
+    /// Whether the work has begun and every lock key is known. Until then the status of the semaphore stays as it was,
+    /// because keys or workloads that seem to be missing may exist.
     pub fn is_known(&self) -> bool {
         let all_keys =
             !self.spec.keyed || self.access.operations().is_none() || !self.watched.is_silent();
         self.has_begun() && all_keys && self.queues.values().all(|state| state.concluded.is_some())
     }
 
-    /// The oldest proof of its running workloads; `None` if none of them is judged by one. `life` knows the sessions
-    /// that this process renews.
+    /// Returns the oldest proof of the running workloads of the semaphore; `None` if no workload is judged by a proof.
+    /// `life` returns the state of the sessions that this process renews.
     ///
-    /// Workloads that continue without a slot don't count: their proofs only become older.
+    /// Workloads that continue without a slot don't count, because their proofs only become older.
     pub fn oldest_proof(
         &self,
         life: impl Fn(&SessionId) -> Option<SessionState>,
@@ -283,7 +284,7 @@ impl Semaphore {
         proofs.reduce(Proved::and)
     }
 
-    /// Why Consul can't be used, for some key or for all of them.
+    /// Returns why Consul can't be used for some key or for all keys.
     pub fn obstacle(&self) -> Option<Obstacle> {
         let mut troubles = self.queues.values().filter_map(|state| {
             let since = state.queue.troubled_since()?;
@@ -299,18 +300,18 @@ impl Semaphore {
             .or_else(|| self.orphans.obstacle.clone())
     }
 
-    /// Why something may be left in Consul of a semaphore that can't clean up there; `None` if nothing can be left.
-    /// `problem` says why it may not use Consul.
+    /// Returns why something may be left in Consul of a semaphore that can't clean up there; `None` if nothing can be
+    /// left. `problem` says why the semaphore may not use Consul.
     pub fn why_left_behind(&self, problem: Option<String>) -> Option<String> {
         if let Some(obstacle) = self.obstacle() {
             return (!obstacle.nowhere).then_some(obstacle.why);
         }
-        // It had access once if it ever wrote a limit.
+        // A semaphore that ever recorded a limit had access to Consul once.
         problem.filter(|_| !self.limits.recorded.is_empty())
     }
 }
 
-/// Events.
+/// Events that concern the semaphore.
 impl Semaphore {
     pub(super) fn new(
         reference: SemaphoreRef,
@@ -338,8 +339,8 @@ impl Semaphore {
         }
     }
 
-    /// A semaphore of this process alone: nothing has to come before the work, and the limit that it asks for is
-    /// ours.
+    /// Makes a semaphore for this process alone. Nothing has to come before the work, and the limit that the settings
+    /// ask for is ours.
     pub(super) fn standalone(
         reference: SemaphoreRef,
         settings: Settings,
@@ -362,7 +363,8 @@ impl Semaphore {
         }
     }
 
-    /// Makes the queue of a key, with this number for its calls, if there is none yet. Returns whether it did.
+    /// Makes the queue of a key, with this number for its calls, unless there is one already or the semaphore has no
+    /// such keys. Returns whether it did.
     pub(super) fn open(
         &mut self,
         key: &Option<Key>,
@@ -440,7 +442,7 @@ impl Semaphore {
         true
     }
 
-    /// Its access to Consul changes, or ends.
+    /// Changes the access of the semaphore to Consul, or ends it.
     pub(super) fn set_access(&mut self, access: ConsulAccess, now: Now, stores: &impl Stores) {
         self.access = access;
         if matches!(access, ConsulAccess::Refused { .. }) {
@@ -449,7 +451,8 @@ impl Semaphore {
         self.show_all(|_, _| Event::Access(access.operations()), now, stores);
     }
 
-    /// These limits are recorded as ours.
+    /// Records that these limits are now recorded as ours, if they are the ones that were requested. Returns whether
+    /// they are.
     pub(super) fn recorded(&mut self, limits: &[u32], now: Now, stores: &impl Stores) -> bool {
         let asked = self.limits.asked.take_if(|asked| *asked == limits);
         let news = asked.is_some();
@@ -459,19 +462,19 @@ impl Semaphore {
         news
     }
 
-    /// These limits are recorded as ours, some of them by another operator of this semaphore: it may have written them
-    /// to Consul. Returns whether any was unknown here.
+    /// Records that these limits are recorded as ours, some of them by another operator of this semaphore, which may
+    /// have written them to Consul. Returns whether any limit was unknown here.
     pub(super) fn found_limits(&mut self, limits: &[u32], now: Now, stores: &impl Stores) -> bool {
         let found = limit::with_found(&self.limits.recorded, limits);
         let news = found != self.limits.recorded;
         if news {
             self.limits.recorded = found;
-            // They stay ours when what is asked for is recorded.
+            // The found limits stay ours when the limits that were requested are recorded.
             let Limits { asked, wanted, .. } = &mut self.limits;
             for asked in asked.iter_mut().chain(wanted.values_mut()) {
                 *asked = limit::with_found(asked, limits);
             }
-            // No pass has seen to it yet that writes of these limits fail.
+            // No pass has made sure yet that writes of the found limits fail.
             for QueueState { concluded, .. } in self.queues.values_mut() {
                 if let Some((conclusion, _)) = concluded {
                     conclusion.settled = None;
@@ -499,7 +502,7 @@ impl Semaphore {
         self.watched.bring(prefix, keyed, listing, now.moment)
     }
 
-    /// Consul has returned the sessions of our node.
+    /// Takes over the list of our node's sessions, and returns the sessions to destroy.
     pub(super) fn listed_sessions(
         &mut self,
         sessions: Result<Vec<Session>, consul::Error>,
@@ -515,15 +518,15 @@ impl Semaphore {
 
 /// Passes and reviews.
 impl Semaphore {
-    /// Whether its queues may have passes. If not, something else marks them once they may.
+    /// Whether the queues may have passes. If not, a later event marks them once they may.
     pub(super) fn may_pass(&self) -> bool {
         // The queue of one key does not request what the watch is about to bring for all keys.
         let awaits_watch = self.spec.keyed && self.watched.is_silent();
         self.has_begun() && !(awaits_watch && self.access.operations().is_some())
     }
 
-    /// Runs a pass over the queue of a key; `None` if there is nothing to decide yet. Returns whether it knew what
-    /// Consul says.
+    /// Runs a pass over the queue of a key. Returns whether the pass knew what Consul says; `None` if there is nothing
+    /// to decide yet.
     pub(super) fn pass(
         &mut self,
         key: &Option<Key>,
@@ -541,7 +544,7 @@ impl Semaphore {
             return None;
         }
         self.fencing_token = self.fencing_token.max(state.queue.fencing_token());
-        // While an answer is pending, what was known before is still the latest that is known.
+        // While an answer is pending, the earlier result is still the latest knowledge.
         let certain = conclusion.certain;
         if certain || !state.queue.is_blocked() {
             self.conclude(key, conclusion);
@@ -578,7 +581,7 @@ impl Semaphore {
         self.queues.remove(key)
     }
 
-    /// What to do for all keys together, and whether queues are concerned.
+    /// Returns what to do for all keys together, and whether queues are concerned.
     pub(super) fn review(&mut self, now: Now, stores: &impl Stores) -> (Vec<Duty>, bool) {
         self.note_blocked(now);
         let mut duties = Vec::new();
@@ -607,8 +610,8 @@ impl Semaphore {
         (duties, settled)
     }
 
-    /// Requests recording of the limits that some key needs to be ours. If none does, drops those that are no longer
-    /// ours, and returns whether it did.
+    /// Requests recording of the limits that some key needs to be ours. If no key needs any, drops the limits that are
+    /// no longer ours, and returns whether it did.
     fn review_limits(&mut self, duties: &mut Vec<Duty>, now: Now, stores: &impl Stores) -> bool {
         let Limits {
             recorded,
@@ -633,8 +636,9 @@ impl Semaphore {
         settled
     }
 
-    /// Whether nothing in Consul depends on a limit of ours other than this one, at any key, including those that
-    /// only the watch shows. A result under an earlier spec says nothing about what has been written since.
+    /// Whether nothing in Consul depends on a limit of ours other than this one, at any key, including the keys that
+    /// only the watch shows. The result of a pass under an earlier spec does not count, because it says nothing about
+    /// later writes.
     fn has_settled(&self, limit: u32) -> bool {
         let generation = self.spec.generation;
         let settled = |state: &QueueState| {
@@ -654,7 +658,7 @@ impl Semaphore {
             && self.queues.values().all(finished)
     }
 
-    /// When to search for sessions without a contender: only while the contenders are known.
+    /// Returns when to search for sessions without a contender. There is no search while the contenders are not known.
     fn orphans_due(&self) -> Option<Moment> {
         if self.access.operations().is_none() || !self.watched.is_known() {
             return None;
@@ -663,9 +667,10 @@ impl Semaphore {
         self.orphans.due(settings, self.is_cleaned_up())
     }
 
-    /// From when on waiting is useless: the semaphore is being deleted, nothing here depends on it any more, and
-    /// Consul can't be used to clean up. By then that has lasted for a TTL, so that all its sessions may have
-    /// expired; there is no need to wait if the partition or namespace in Consul does not exist or is not allowed.
+    /// Returns when it becomes useless to wait: the semaphore is being deleted, nothing here depends on it any more,
+    /// and Consul can't be used to clean up. The time is a TTL after the trouble began, so that all sessions of the
+    /// semaphore may have expired. There is no need to wait if the partition or namespace in Consul does not exist, or
+    /// if the semaphore may not use its prefix.
     fn hopeless_from(&self) -> Option<Moment> {
         let free = |state: &QueueState| state.last().is_some_and(|last| last.nothing_held);
         if !self.spec.settings.terminating || !self.queues.values().all(free) {
@@ -682,7 +687,7 @@ impl Semaphore {
         }
     }
 
-    /// When to review it again, if nothing happens before.
+    /// Returns when to review the semaphore again, if nothing happens before.
     pub(super) fn next_review(&self, now: Now) -> Option<Moment> {
         let (finalizer, begun) = (self.finalizer.due(), self.has_begun());
         let later = |time: &Moment| *time > now.moment;

@@ -1,4 +1,4 @@
-//! The sessions of a queue: those that hold slots, and those made ahead for the head of the queue.
+//! Keeps the sessions of a queue: the sessions that hold slots, and the sessions made ahead for the head of the queue.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -15,20 +15,20 @@ use consul_client::{
 /// The workload that a contender's session was made for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Owner {
-    /// This workload, by this queue.
+    /// The queue made the session for this workload.
     Own(Arc<Identity>),
-    /// Another semaphore of this cluster on the same prefix.
+    /// Another semaphore of this cluster on the same prefix made the session.
     Neighbour,
-    /// Another program or cluster.
+    /// Another program or cluster made the session.
     Foreign,
 }
 
-/// What is known of sessions.
+/// Knowledge about sessions.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Sessions {
     /// The sessions that are renewed for this queue.
     pub(super) kept: IdSet<SessionId>,
-    /// Those of them that were made ahead, by slot.
+    /// The renewed sessions that were made ahead, by slot.
     pub(crate) ahead: BTreeMap<SlotId, SessionId>,
     /// The slots that a session is being made for.
     pub(super) making: BTreeSet<SlotId>,
@@ -40,18 +40,19 @@ pub(crate) struct Sessions {
 }
 
 impl Sessions {
-    /// Whether there are none, and none is being made.
+    /// Whether no session is renewed, and none is being made.
     pub(super) fn is_empty(&self) -> bool {
         self.kept.is_empty() && self.making.is_empty()
     }
 
-    /// What is known of a session that is renewed for this queue.
+    /// Returns what is known of a session, if it is renewed for this queue.
     pub(super) fn life(&self, session: &SessionId, lookup: &impl Lookup) -> Option<SessionState> {
         let kept = self.kept.contains(session);
         kept.then(|| lookup.life(session).unwrap_or(SessionState::Unknown))
     }
 
-    /// Forgets those made ahead that Consul says are gone; returns them.
+    /// Forgets the sessions made ahead that Consul says are gone, or that are no longer renewed. Returns the
+    /// forgotten sessions that were still being renewed.
     pub(super) fn forget_dead(&mut self, lookup: &impl Lookup) -> Vec<SessionId> {
         let mut dead = Vec::new();
         self.ahead.retain(|_, session| {
@@ -65,8 +66,8 @@ impl Sessions {
         dead
     }
 
-    /// Whether Consul says that a session is gone whose contender this reading still shows. It is reported once for
-    /// each. The sessions in `gone` are those reported since that was last asked.
+    /// Whether Consul says that a session is gone whose contender this reading still shows. Each such session is
+    /// reported once. `gone` has the sessions that were reported as gone since the last call.
     pub(super) fn outlived(
         &mut self,
         reading: &Reading,
@@ -83,7 +84,7 @@ impl Sessions {
         self.outlived.len() > before
     }
 
-    /// The contenders whose owner is unknown. The owner of a session never changes.
+    /// Returns the contenders whose owner is unknown. The owner of a session never changes.
     pub(super) fn unknown(&mut self, reading: &Reading) -> Vec<SessionId> {
         let Self { owners, kept, .. } = self;
         // Old sessions are forgotten in batches.
@@ -99,7 +100,7 @@ impl Sessions {
             .collect()
     }
 
-    /// Our contenders that are not renewed yet, for example after a start.
+    /// Returns our contenders that are not renewed yet, for example after a start.
     pub(super) fn found(&mut self, reading: &Reading) -> Vec<(SessionId, Arc<Identity>)> {
         let Self {
             owners,
@@ -118,7 +119,8 @@ impl Sessions {
             .collect()
     }
 
-    /// Those without a contender: an answer of Consul's was lost, or somebody deleted or unlocked the key.
+    /// Returns the renewed sessions that have no contender, because an answer of Consul was lost, or because somebody
+    /// deleted or unlocked the key. Sessions made ahead don't count.
     pub(super) fn without_contender(&self, reading: &Reading) -> Vec<SessionId> {
         let ahead: BTreeSet<_> = self.ahead.values().collect();
         let is_without =
@@ -134,7 +136,7 @@ impl Sessions {
         }
     }
 
-    /// Those that Consul says are gone.
+    /// Returns the renewed sessions that Consul says are gone.
     pub(super) fn gone(&self, lookup: &impl Lookup) -> Vec<SessionId> {
         let kept = self.kept.iter();
         kept.filter(|session| lookup.life(session) == Some(SessionState::Gone))

@@ -1,7 +1,7 @@
 //! The workloads that wait in a queue, arranged by what they ask for.
 //!
-//! A pass reads the first of each [`RequestClass`], and not the first of the queue: however many wait that can't be
-//! granted what they ask for, and keep nothing, they hide nobody behind them who can.
+//! A pass reads the first workloads of each [`RequestClass`], not the first of the queue. So workloads that can't be
+//! granted what they ask for, and keep nothing, hide no workload behind them that can, however many they are.
 
 use std::{
     collections::{BTreeMap, BTreeSet, btree_set},
@@ -12,30 +12,31 @@ use std::{
 use super::QueueRef;
 use crate::{AHEAD, Uid, Workload, workload::Place};
 
-/// How many more of each class a pass reads than it needs: as many may be queued before those for which sessions were
-/// made ahead, and these are kept.
+/// The number of workloads of each class that a pass reads beyond those that it needs. So many may be queued before the
+/// workloads for which sessions were made ahead, and these sessions are kept.
 const SPARE: usize = 8;
 
-/// How many of those that must not wait a pass reads at least: it ends their waits wherever they are in the queue.
+/// A pass reads at least this many of the workloads that must not wait, because it ends their waits wherever they are
+/// in the queue.
 const HASTY: usize = 64;
 
-/// What decides whether a queue can grant a workload what it asks for. Of two workloads of one class, the one behind
-/// can't be granted its slots when the one before it can't: it asks for the same at the same lock keys, and its
-/// priority is not higher.
+/// The properties that decide whether a queue can grant a workload what it asks for. Of two workloads of one class, the
+/// one behind can't be granted its slots when the one before it can't: both ask for the same at the same lock keys, and
+/// the priority of the one behind is not higher.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RequestClass {
-    /// Whether it lost its slots: then it is before others of a higher priority.
+    /// Whether the workload lost its slots. Such a workload is before others of a higher priority.
     lost: bool,
-    /// Whether it must not wait.
+    /// Whether the workload must not wait.
     hasty: bool,
-    /// How many slots it asks for in this queue.
+    /// The number of slots that the workload asks for in this queue.
     slots: u32,
-    /// How many it asks for in other queues.
+    /// The number of slots that the workload asks for in each other queue.
     elsewhere: Vec<(QueueRef, u32)>,
 }
 
 impl RequestClass {
-    /// The class of a workload in `queue`, which is one of the `queues` that it waits in.
+    /// Returns the class of a workload in `queue`, which is one of the `queues` that it waits in.
     pub fn of(workload: &Workload, queue: &QueueRef, queues: &[QueueRef]) -> Self {
         let slots = |of: &QueueRef| {
             let request = workload.asks_for(&of.semaphore.name, of.key.as_ref());
@@ -60,8 +61,8 @@ impl RequestClass {
     }
 }
 
-/// What the classes have in common that differ only in what they ask for elsewhere. There are few, whatever users
-/// write: a request has at most [`MOST_SLOTS`](crate::MOST_SLOTS) slots.
+/// The properties that are common to classes that differ only in what they ask for elsewhere. There are few lanes,
+/// whatever users write, because a request has at most [`MOST_SLOTS`](crate::MOST_SLOTS) slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Lane {
     lost: bool,
@@ -70,20 +71,20 @@ struct Lane {
     alone: bool,
 }
 
-/// How far a pass reads a queue: [`Self::most`] workloads of each lane, in order.
+/// The limits of what a pass reads of a queue: [`Self::most`] workloads of each lane, in order.
 pub struct Reach<'a> {
-    /// How many: see [`head`].
+    /// The number of workloads of each lane: see [`head`].
     pub most: usize,
     /// Whether a workload is dealt with apart from the others, because it is written to, can't be started, or has a
-    /// contender. It is read, and does not count.
+    /// contender. Such a workload is read, and does not count.
     pub apart: &'a dyn Fn(&Uid) -> bool,
-    /// Whether a workload can't be granted slots here because others are missing elsewhere, and keeps none. It does not
-    /// count, but no more than `most` of its class are read.
+    /// Whether a workload can't be granted slots here because others are missing elsewhere, and keeps none. Such a
+    /// workload does not count, but at most `most` of its class are read.
     pub passed_over: &'a dyn Fn(&Uid) -> bool,
 }
 
 impl Reach<'_> {
-    /// This many workloads of each lane, whatever is known of them.
+    /// Returns a reach of so many workloads of each lane, whatever is known of them.
     pub fn first(most: usize) -> Self {
         Self {
             most,
@@ -93,8 +94,8 @@ impl Reach<'_> {
     }
 }
 
-/// How many of each lane a pass reads that can write so many operations: all who may be granted slots at once, and
-/// those for whom sessions are made ahead.
+/// Returns how many workloads of each lane a pass reads that can write so many operations: all that may be granted
+/// slots at once, and those for which sessions are made ahead.
 pub fn head(limit: u32, operations: usize) -> usize {
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
     limit.min(operations) + limit.min(AHEAD) + SPARE
@@ -138,32 +139,32 @@ impl WaitingList {
         }
     }
 
-    /// Removes all of them.
+    /// Removes all workloads.
     pub fn clear(&mut self) {
         *self = Self::default();
     }
 
-    /// All of them, in the order of the queue.
+    /// Returns all places, in the order of the queue.
     pub fn places(&self) -> impl Iterator<Item = &Place> {
         self.places.keys()
     }
 
-    /// How many there are.
+    /// Returns the number of workloads.
     pub fn len(&self) -> usize {
         self.places.len()
     }
 
-    /// Whether there is none.
+    /// Whether no workload waits.
     pub fn is_empty(&self) -> bool {
         self.places.is_empty()
     }
 
-    /// Whether a workload is there, at this place.
+    /// Whether a workload is in the list, at this place.
     pub fn contains(&self, place: &Place) -> bool {
         self.places.contains_key(place)
     }
 
-    /// Those that a pass reads, in the order of the queue. This visits them and no others.
+    /// Returns the places that a pass reads, in the order of the queue. No other places are visited.
     pub fn read(&self, reach: &Reach<'_>) -> Vec<&Place> {
         let mut read = Vec::new();
         for (lane, classes) in &self.lanes {
@@ -204,7 +205,7 @@ impl Classes {
         }
     }
 
-    /// Adds the first of these classes: so many of the lane that count, and at most as many of each class.
+    /// Adds the first places of these classes: `most` of the lane that count, and at most as many of each class.
     fn read<'a>(&'a self, most: usize, reach: &Reach<'_>, read: &mut Vec<&'a Place>) {
         let mut merged = Merged::of(self);
         let mut counted = 0;
@@ -226,16 +227,16 @@ impl Classes {
 /// The places of a lane, in order.
 struct Merged<'a> {
     classes: &'a Classes,
-    /// The classes of which nothing was read yet.
+    /// The classes of which nothing has been read yet.
     unread: Peekable<std::collections::btree_map::Iter<'a, Place, Arc<RequestClass>>>,
-    /// The others, by the next place of each.
+    /// The classes of which some places have been read, by the next place of each.
     begun: BTreeMap<&'a Place, Rest<'a>>,
 }
 
-/// What is left of a class.
+/// The places of a class that have not been read.
 struct Rest<'a> {
     places: btree_set::Iter<'a, Place>,
-    /// How many that are not dealt with apart were read.
+    /// The number of places read, without the workloads that are dealt with apart.
     read: usize,
 }
 
@@ -248,7 +249,7 @@ impl<'a> Merged<'a> {
         }
     }
 
-    /// The next place, and what is left of its class.
+    /// Returns the next place, and what is left of its class.
     fn next(&mut self) -> Option<(&'a Place, Rest<'a>)> {
         let begun = self.begun.first_key_value().map(|(place, _)| *place);
         let is_next = |unread: &(&'a Place, &'a Arc<RequestClass>)| {
@@ -284,7 +285,7 @@ mod tests {
         QueueRef::new(&semaphore, None)
     }
 
-    /// One that asks for so many slots of `db`, and for one of another semaphore or of none.
+    /// Returns a workload that asks for so many slots of `db`, and for one slot of another semaphore or of none.
     fn workload(number: usize, priority: i32, slots: u32, other: Option<&str>) -> Workload {
         let here = SlotRequest {
             slots: slots.try_into().unwrap(),
@@ -317,7 +318,7 @@ mod tests {
         names.collect()
     }
 
-    /// What [`WaitingList::read`] means, read from the whole list.
+    /// Returns what [`WaitingList::read`] should return, found in the whole list.
     fn expected(all: &[Workload], reach: &Reach<'_>) -> Vec<Place> {
         let mut all: Vec<&Workload> = all.iter().collect();
         all.sort_by_key(|workload| workload.place());
@@ -350,7 +351,7 @@ mod tests {
         assert_eq!(list.len(), 201);
     }
 
-    /// Each asks for the key of a customer of its own, whose slot is taken.
+    /// Each workload asks for the key of a customer of its own, whose slot is taken.
     #[test]
     fn those_that_are_passed_over_count_neither_for_their_class_nor_for_others() {
         let customers: Vec<String> = (0..50).map(|number| format!("c{number}")).collect();

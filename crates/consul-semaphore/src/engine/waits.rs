@@ -1,9 +1,10 @@
-//! Waits that end without a slot, after a pass over a queue: because a workload must not wait, has waited for too long,
-//! or a newer one takes its place; and running workloads that a newer one replaces.
+//! Ends waits without a slot after a pass over a queue, because a workload must not wait, has waited for too long, or a
+//! newer workload takes its place. Also ends running workloads that a newer workload replaces.
 //!
-//! When such a wait began is recorded beside the workload, where nothing else says it.
+//! The time at which such a wait began is recorded beside the workload if nothing else shows it.
 //!
-//! Nothing here is done to a workload whose grant or start is unanswered, or which holds a slot, in any of its queues.
+//! None of this is done to a workload whose grant or start is unanswered, or which holds a slot, in any of its queues.
+//! Only a workload that is replaced holds slots.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -17,31 +18,32 @@ use crate::{
 };
 use consul_client::clock::Moment;
 
-/// How many workloads of one queue are dealt with after one pass.
+/// The most workloads of one queue that are dealt with after one pass.
 const MOST: usize = 64;
 
-/// When to look again at a workload about which something is not known yet.
+/// The pause before another look at a workload about which something is not known yet.
 const SOON: Duration = Duration::from_secs(1);
 
-/// When to look again at a workload whose time stands still, so much later than it may its wait ends; and at one that a
-/// newer one would supersede whose semaphore can't use Consul.
+/// The pause before another look at a workload whose time stands still, so the wait may end that much too late. Also
+/// the pause before another look at a workload that a newer one would supersede if the newer one's semaphores could use
+/// Consul.
 const STANDS_STILL: Duration = Duration::from_secs(15);
 
-/// For how long nothing is recorded that shows that an operator counts the time.
+/// The longest time between two records which show that an operator counts the time.
 pub const HEARTBEAT: Duration = Duration::from_mins(5);
 
-/// What a queue says of a workload that waits in it.
+/// What one queue shows about a workload that waits in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Standing {
-    /// It is not known what Consul says, or a call has no answer yet.
+    /// The contenders of the queue are not known, or a call has no answer yet.
     Unsure,
-    /// It has slots here, or may have; or it is being written to.
+    /// The workload has slots here or may have some, it is being written to, or a write to it has failed.
     Engaged,
-    /// It waits.
+    /// The workload only waits.
     Waits,
 }
 
-/// What all queues of a workload together say.
+/// Returns what all queues of a workload together show.
 fn together(standings: impl IntoIterator<Item = Standing>) -> Standing {
     let standings: Vec<Standing> = standings.into_iter().collect();
     if standings.contains(&Standing::Engaged) {
@@ -64,20 +66,20 @@ impl Engine {
         self.drain(queue);
     }
 
-    /// Workloads beside which is to be recorded when their waits began. Nothing else depends on that, so it keeps no
-    /// other write waiting.
+    /// Records beside the workloads when their waits began. Nothing else depends on the record, so no other write waits
+    /// for it.
     fn record_waits(&mut self, queue: &QueueRef, now: Now, stores: &impl Stores) {
         for workload in stores.of(queue).unrecorded(MOST) {
             let Some(began) = workload.wait_to_record() else {
                 continue;
             };
             let queues = self.queues_for(&queue.semaphore.namespace, &workload);
-            // One that is about to be started has waited.
+            // A workload that is about to be started no longer waits.
             let in_reach = queues
                 .iter()
                 .all(|queue| self.reaches(queue, &workload.uid));
             if in_reach || self.standing(&queues, &workload.uid, now) == Standing::Engaged {
-                // Whatever comes of that makes a pass due.
+                // The result of the grant or write makes a pass due.
                 continue;
             }
             if let Some(queue) = self.existing(queue) {
@@ -87,7 +89,7 @@ impl Engine {
         }
     }
 
-    /// Workloads that must not wait.
+    /// Ends the waits of workloads that must not wait.
     fn end_contended(&mut self, queue: &QueueRef, now: Now, stores: &impl Stores) {
         let fails = self.existing(queue).map(Queue::take_fails);
         for fail in fails.into_iter().flatten() {
@@ -101,7 +103,7 @@ impl Engine {
         }
     }
 
-    /// Older workloads that wait for the same as a newer one.
+    /// Ends the waits of older workloads that wait for the same as a newer one.
     fn end_superseded(&mut self, queue: &QueueRef, now: Now, stores: &impl Stores) {
         for superseded in stores.of(queue).superseded(MOST) {
             match self.newest_that_may_be_granted(&superseded.newer, now) {
@@ -119,8 +121,9 @@ impl Engine {
         }
     }
 
-    /// The first of these that waits and may be granted its slots: one whose semaphores can't read or write what Consul
-    /// has supersedes nothing, however new it is. `Err`: how much later to ask again, because that is not known.
+    /// Returns the first of these workloads that waits and may be granted its slots. A workload whose semaphores can't
+    /// read or write in Consul supersedes nothing, however new it is. `Err` says how much later to ask again, because
+    /// the answer is not known yet.
     fn newest_that_may_be_granted<'a>(
         &self,
         newer: &'a [Located],
@@ -134,7 +137,7 @@ impl Engine {
                 known.is_none_or(Queue::can_use_consul)
             });
             let later = match self.standing(&queues, &newer.workload.uid, now) {
-                // It waits no longer, or can't be started.
+                // The workload no longer waits, or can't be started.
                 Standing::Engaged => continue,
                 _ if !may => STANDS_STILL,
                 Standing::Unsure => SOON,
@@ -145,7 +148,7 @@ impl Engine {
         soonest.map_or(Ok(None), Err)
     }
 
-    /// Workloads that have waited for as long as they may.
+    /// Ends the waits of workloads that have waited for as long as they may.
     fn end_overdue(&mut self, queue: &QueueRef, now: Now, stores: &impl Stores) {
         for overdue in stores.of(queue).overdue(now.time, MOST) {
             let uid = &overdue.workload.uid;
@@ -174,7 +177,7 @@ impl Engine {
         }
     }
 
-    /// How long such a workload may wait and when that time was over; or how much later to ask again.
+    /// Returns how long such a workload may wait and when that time was over. `Err` says how much later to ask again.
     fn is_overdue(
         &self,
         overdue: &Overdue,
@@ -201,7 +204,8 @@ impl Engine {
         Ok((*timeout, ends))
     }
 
-    /// Whether a workload can have what it asks for in this queue now.
+    /// Whether a workload can have what it asks for in this queue now, which is also assumed before the first result of
+    /// a pass.
     fn reaches(&self, queue: &QueueRef, workload: &Uid) -> bool {
         let state = self.semaphores.get(&queue.semaphore);
         let state = state.and_then(|state| state.queues.get(&queue.key));
@@ -209,13 +213,15 @@ impl Engine {
         concluded.is_none_or(|(conclusion, _)| conclusion.in_reach.contains(workload))
     }
 
-    /// Whether all these queues have read what Consul says since then. Those that have not do so now.
+    /// Whether all these queues have read the prefix since `time`, as for [`Self::have_read_within`].
     fn has_read_since(&mut self, queues: &[QueueRef], time: Timestamp, now: Now) -> bool {
         let age = Duration::try_from(now.time.duration_since(time)).unwrap_or_default();
         self.have_read_within(queues, age, now.moment)
     }
 
-    /// Whether all these queues have read what Consul says in the last so long. Those that have not do so now.
+    /// Whether the latest reading of each of these queues was sent at most `age` ago. Queues without such a reading are
+    /// marked for a pass that reads the prefix again, unless they await an answer already. A queue that does not exist
+    /// has nothing to read.
     fn have_read_within(&mut self, queues: &[QueueRef], age: Duration, now: Moment) -> bool {
         let mut all = true;
         for queue in queues {
@@ -243,7 +249,7 @@ impl Engine {
         }
     }
 
-    /// Makes a workload fail, if it surely only waits.
+    /// Makes a workload fail, if it is certain that the workload only waits.
     fn fail(&mut self, queue: &QueueRef, queues: &[QueueRef], fail: Fail, now: Now) {
         match self.standing(queues, &fail.workload.uid, now) {
             Standing::Engaged => {}
@@ -256,7 +262,7 @@ impl Engine {
         }
     }
 
-    /// What is known of a workload in all its queues.
+    /// Returns what all queues of a workload together show about it.
     fn standing(&self, queues: &[QueueRef], workload: &Uid, now: Now) -> Standing {
         together(queues.iter().map(|queue| {
             let known = self.queue(queue);
@@ -270,7 +276,8 @@ impl Engine {
         }
     }
 
-    /// Ends running workloads for the first in the queue, if it replaces them and nothing else can let it start.
+    /// Ends running workloads for the first in the queue, if that workload replaces them and nothing else can let it
+    /// start.
     fn replace_running(&mut self, queue: &QueueRef, now: Now, stores: &impl Stores) {
         let Some(workload) = stores.of(queue).first().filter(|first| {
             first.on_contention == OnContention::ReplaceRunning && first.is_replaceable()
@@ -319,7 +326,7 @@ impl Engine {
             }
             return;
         }
-        // What Consul said before the workload existed does not count for it.
+        // A reading from before the workload existed does not count for it.
         let age = now.moment.since(workload.seen);
         if lacks == 0 || !self.have_read_within(&queues, age, now.moment) {
             return;
@@ -341,8 +348,8 @@ impl Engine {
         }
     }
 
-    /// How many workloads that hold the same must end for this one to have its slots in all queues; `None` if something
-    /// else than holders is in its way. Those that end anyway are counted off.
+    /// Returns how many workloads that hold the same slots must end for this one to have its slots in all queues;
+    /// `None` if something other than holders is in its way. Workloads that end anyway are counted off.
     fn ends_lacking(
         &self,
         queues: &[QueueRef],
@@ -366,7 +373,8 @@ impl Engine {
         Some(lacks)
     }
 
-    /// When a running workload got its slots, if it may be replaced; or how much later that may be so.
+    /// Returns when a running workload got its slots, or `None` if it may not be replaced. `Err` says how much later
+    /// that may change.
     fn replaceable_since(
         &self,
         queues: &[QueueRef],
@@ -386,7 +394,7 @@ impl Engine {
         let (Some(since), Some(after)) = (since, after) else {
             return Ok(None);
         };
-        // A time that is to come says nothing.
+        // A time in the future says nothing about the age.
         let age = Duration::try_from(now.time.duration_since(since)).unwrap_or_default();
         if age < after {
             return Err(after.saturating_sub(age));
@@ -400,23 +408,23 @@ impl Engine {
 pub struct Overdue {
     /// The workload.
     pub workload: Arc<Workload>,
-    /// How long it may wait.
+    /// The time that the workload may wait.
     pub timeout: Duration,
 }
 
-/// A waiting workload, and the newer ones that wait for the same.
+/// A waiting workload, and the newer workloads that wait for the same.
 #[derive(Clone, Debug)]
 pub struct Superseded {
     /// The workload.
     pub workload: Arc<Workload>,
-    /// The newest one of each semaphore, the newest first. Their semaphores use Consul with the same credential.
+    /// The newest workload of each semaphore, the newest first. Their semaphores use Consul with the same credential.
     pub newer: Vec<Located>,
 }
 
 /// A workload of any namespace.
 #[derive(Clone, Debug)]
 pub struct Located {
-    /// Its namespace.
+    /// The namespace of the workload.
     pub namespace: Arc<str>,
     /// The workload.
     pub workload: Arc<Workload>,
@@ -428,14 +436,14 @@ impl Located {
     }
 }
 
-/// A workload, for people.
+/// Returns the kind, namespace and name of a workload, for people.
 fn title(namespace: &str, workload: &Workload) -> String {
     format!("{} {namespace}/{}", workload.kind, workload.name)
 }
 
-/// What the rules above ask of a queue.
+/// The part of the rules above that one queue can tell.
 impl Queue {
-    /// Whether a workload only waits here.
+    /// Returns what this queue shows about a workload.
     pub(super) fn standing(&self, workload: &Uid, now: Now) -> Standing {
         if self.is_busy(workload) || self.is_granting(workload) || self.is_troubled(workload, now) {
             return Standing::Engaged;
@@ -443,7 +451,7 @@ impl Queue {
         let Some(reading) = self.reading().filter(|_| !self.is_blocked()) else {
             return Standing::Unsure;
         };
-        // Those that have come since the last pass are not among the contenders that it checked.
+        // Contenders that have come since the last pass are not among those that the pass checked.
         let mut newcomers = Vec::new();
         for (session, _) in reading.changed_contenders() {
             match self.owner(session) {
@@ -465,13 +473,13 @@ impl Queue {
         }
     }
 
-    /// Whether Consul can be read and written here, as far as is known, and what is at the lock key is understood.
+    /// Whether Consul can be read and written here, as far as is known, and the content of the lock key is understood.
     fn can_use_consul(&self) -> bool {
         self.operations().is_some() && self.knowledge.is_usable()
     }
 
-    /// How many workloads that ask for the same as this one must end for it to have its slots here; `None` if that is
-    /// not what it waits for, or not known.
+    /// Returns how many workloads that ask for the same as this one must end for it to have its slots here; `None` if
+    /// the workload waits for something else, or if that is not known.
     fn ends_lacking(&self, workload: &Workload, now: Now, lookup: &impl Lookup) -> Option<usize> {
         let reading = self.reading().filter(|_| !self.is_blocked())?;
         let (limit, held) = match reading.lock() {
@@ -480,7 +488,7 @@ impl Queue {
             Lock::Absent { .. } | Lock::Unreadable(_) => return None,
         };
         let own: BTreeMap<_, _> = self.own_contenders().collect();
-        // A slot that comes free may be theirs.
+        // A slot that comes free may go to the contenders of others.
         if reading
             .waiting()
             .any(|(session, _)| !own.contains_key(session))
@@ -488,7 +496,7 @@ impl Queue {
         {
             return None;
         }
-        // Who ends gives back no slot of a rate.
+        // A workload that ends gives back no slot of a rate.
         if self.settings().is_rate() {
             return None;
         }
@@ -498,7 +506,7 @@ impl Queue {
         let limit = usize::try_from(limit).ok()?;
         let asks = self.settings().request(workload)?.slots.get();
         let asks = usize::try_from(asks).ok()?;
-        // It can't have them, whoever ends.
+        // The workload can't have its slots, whatever ends.
         if asks > limit {
             return None;
         }
@@ -513,7 +521,8 @@ impl Queue {
         Some(lacks.div_ceil(asks))
     }
 
-    /// When a running workload got its slots here; `None` if it does not hold them, or they would cool.
+    /// Returns when a running workload got the last of its slots here; `None` if it does not hold all of them, is being
+    /// written to or made to fail, or if one of the slots has a cooldown.
     fn held_since(&self, workload: &Workload) -> Option<Timestamp> {
         let reading = self.reading()?;
         if self.is_busy(&workload.uid) || workload.wait.failing || workload.phase != Phase::Running
@@ -533,7 +542,8 @@ impl Queue {
         since
     }
 
-    /// Whether the reading was sent at most so long ago; if not, the prefix is read again.
+    /// Whether the latest reading was sent at most `age` ago. If not, the next pass reads the prefix again, unless an
+    /// answer of Consul is awaited.
     fn has_read_within(&mut self, age: Duration, now: Moment) -> bool {
         let read = self
             .reading()

@@ -1,8 +1,8 @@
-//! What the watch of a semaphore's prefix shows, by lock key.
+//! Keeps what the watch of a semaphore's prefix shows, by lock key.
 //!
-//! A keyed semaphore has one watch for all its keys. Each listing is divided among the keys. Only a queue whose
-//! entries have changed is due for a pass; for the others only the time changes at which their part was last seen to
-//! be true. So a listing costs a comparison of indexes, and nothing for keys that did not change.
+//! A keyed semaphore has one watch for all its keys. Each listing is divided among the keys. Only a queue whose entries
+//! have changed is due for a pass; for the others only the time changes at which their part was last seen to be true.
+//! So a listing costs a comparison of indexes, and nothing for keys that did not change.
 
 #![expect(
     clippy::ref_option,
@@ -15,20 +15,20 @@ use super::News;
 use crate::{Key, Prefix, reading::LOCK};
 use consul_client::{self as consul, Entries, Listed, Listing, SessionId, clock::Moment};
 
-/// What the watch of a prefix showed last.
+/// The last listing of the watch of a prefix.
 #[derive(Clone, Debug, Default)]
 pub struct WatchedPrefix {
-    /// Counts the listings, from 1.
+    /// The number of the last listing, from 1.
     number: u64,
     last: Option<Result<Shown, consul::Error>>,
-    /// Since when the watch has been failing, if it fails.
+    /// The time since which the watch has been failing; `None` if it does not fail.
     failing_since: Option<Moment>,
-    /// The last listing before which Consul's index went back; 0: none.
+    /// The number of the last listing before which Consul's index went back; 0: none.
     reset: u64,
     slices: BTreeMap<Option<Key>, Slice>,
 }
 
-/// What applies to all keys.
+/// The part of a listing that applies to all keys.
 #[derive(Clone, Copy, Debug)]
 struct Shown {
     index: u64,
@@ -38,21 +38,21 @@ struct Shown {
 #[derive(Clone, Debug)]
 struct Slice {
     entries: Entries,
-    /// The listing since which it is like this.
+    /// The number of the listing since which the entries are the same.
     since: u64,
 }
 
-/// Which queues are due a pass.
+/// The queues that are due a pass.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Concerned {
-    /// These, whose entries have changed.
+    /// The queues of these keys, whose entries have changed.
     Keys(Vec<Option<Key>>),
-    /// All existing queues, and these.
+    /// All existing queues, and the queues of these keys.
     All(Vec<Option<Key>>),
 }
 
 impl WatchedPrefix {
-    /// Takes over what the watch brought now.
+    /// Takes over what the watch brought, and returns the queues that it concerns.
     pub(super) fn bring(
         &mut self,
         prefix: &Prefix,
@@ -94,7 +94,8 @@ impl WatchedPrefix {
         }
     }
 
-    /// What the watch has brought for a key since the version `last_read`.
+    /// Returns what the watch has brought for a key since the listing `last_read`, and sets `last_read` to the last
+    /// listing. `None` if the watch has brought nothing since.
     pub(super) fn news(
         &self,
         key: &Option<Key>,
@@ -103,8 +104,8 @@ impl WatchedPrefix {
         if self.number <= *last_read {
             return None;
         }
-        // It counts also if another listing came before anybody asked. Who was not there knows nothing
-        // that could be out of date by it.
+        // A reset counts even if another listing came after it. A queue that has read nothing yet knows nothing that
+        // could be out of date.
         let reset = *last_read > 0 && self.reset > *last_read;
         *last_read = self.number;
         Some(match self.last.clone()? {
@@ -118,13 +119,13 @@ impl WatchedPrefix {
         })
     }
 
-    /// The part of a key, as the watch last showed it.
+    /// Returns the entries of a key, as the watch last showed them.
     pub fn entries(&self, key: &Option<Key>) -> Entries {
         let slice = self.slices.get(key);
         slice.map(|slice| slice.entries.clone()).unwrap_or_default()
     }
 
-    /// Whether there is a lock key or a contender at this key. Anything else is no semaphore's.
+    /// Whether there is a lock key or a contender at this key. Other entries belong to no semaphore.
     pub(super) fn shows_use(&self, key: &Option<Key>) -> bool {
         let entries = self.slices.get(key).map(|slice| &slice.entries);
         entries.into_iter().flatten().any(|entry| {
@@ -134,7 +135,7 @@ impl WatchedPrefix {
         })
     }
 
-    /// The sessions that lock anything, as the watch last showed it.
+    /// Returns the sessions that lock anything, as the watch last showed it.
     pub(super) fn sessions(&self) -> HashSet<&SessionId> {
         let entries = self.slices.values().flat_map(|slice| slice.entries.iter());
         entries.filter_map(|entry| entry.session.as_ref()).collect()
@@ -145,12 +146,12 @@ impl WatchedPrefix {
         self.last.is_none()
     }
 
-    /// Whether the watch has listed the prefix.
+    /// Whether the last answer of the watch was a listing, not an error.
     pub fn is_known(&self) -> bool {
         matches!(self.last, Some(Ok(_)))
     }
 
-    /// Why the watch fails, if it does, and since when.
+    /// Returns the error of the watch and the time since which it fails; `None` if it does not fail.
     pub fn failure(&self) -> Option<(&consul::Error, Moment)> {
         match (&self.last, self.failing_since) {
             (Some(Err(error)), Some(since)) => Some((error, since)),
@@ -158,12 +159,12 @@ impl WatchedPrefix {
         }
     }
 
-    /// Whether Consul's index went back.
+    /// Whether Consul's index has ever gone back.
     pub fn went_back(&self) -> bool {
         self.reset > 0
     }
 
-    /// Whether the part of a key has changed since `last_read`.
+    /// Whether the entries of a key have changed since the listing `last_read`. Entries that are gone don't count.
     pub(super) fn has_changed(&self, key: &Option<Key>, last_read: u64) -> bool {
         let slice = self.slices.get(key);
         slice.is_some_and(|slice| slice.since > last_read)
@@ -177,10 +178,10 @@ impl WatchedPrefix {
         self.slices.insert(key, slice);
     }
 
-    /// Sorts the entries by key, and returns the keys that have changed.
+    /// Sorts the entries by key, and returns the keys whose entries have changed.
     fn split(&mut self, prefix: &Prefix, entries: &Entries) -> Vec<Option<Key>> {
         let mut by_key: BTreeMap<Option<Key>, Vec<Listed>> = BTreeMap::new();
-        // They come sorted, so the entries of one key are together, except for keys such as `a` and `a-b`.
+        // The entries come sorted, so the entries of one key are together, except for keys such as `a` and `a-b`.
         let mut last: Option<(String, Option<Key>)> = None;
         for entry in entries {
             let Some(name) = key_of(prefix, &entry.key) else {
@@ -211,14 +212,15 @@ impl WatchedPrefix {
     }
 }
 
-/// Whether nothing was written between the two.
+/// Whether nothing was written between the two listings.
 fn alike(before: &[Listed], after: &[Listed]) -> bool {
     let mut pairs = before.iter().zip(after);
     let same = |(a, b): (&Listed, &Listed)| a.modify_index == b.modify_index && a.key == b.key;
     before.len() == after.len() && pairs.all(same)
 }
 
-/// The first of the two segments of a Consul key below the prefix of a keyed semaphore.
+/// Returns the first of the two segments of a Consul key below the prefix of a keyed semaphore; `None` if the key does
+/// not have two.
 fn key_of<'a>(prefix: &Prefix, key: &'a str) -> Option<&'a str> {
     let below = key.strip_prefix(prefix.as_str())?.strip_prefix('/')?;
     let (name, child) = below.split_once('/')?;

@@ -1,4 +1,4 @@
-//! What a program can choose of its semaphores and slots.
+//! Builds semaphores from the choices of a program.
 
 use std::{num::NonZeroU32, path::Path, sync::Arc, time::Duration};
 
@@ -15,7 +15,7 @@ use crate::{
 };
 use consul_client::{Client, clock};
 
-/// The greatest limit: Consul's values and transactions have no room for many more holders.
+/// The greatest limit, because Consul's values and transactions have no room for many more holders.
 const MOST_SLOTS_OF_ONE: u32 = 5000;
 
 /// The most windows of a semaphore.
@@ -24,7 +24,7 @@ const MOST_WINDOWS: usize = 20;
 /// The longest name of a node.
 const LONGEST_NODE: usize = 63;
 
-/// How long the work may take to end, by default.
+/// The time that the work may take to end, by default.
 const GRACE: Duration = Duration::from_secs(10);
 
 /// The node that owns the sessions, if no token limits who may end them.
@@ -32,8 +32,8 @@ const NODE: &str = "consul-semaphore";
 
 /// Builds a [`Semaphore`].
 ///
-/// What is said of a semaphore ([`limit`](Self::limit), [`mutex`](Self::mutex), [`rate`](Self::rate),
-/// [`slots`](Self::slots), [`window`](Self::window), [`reserve`](Self::reserve)) is said of the one that was named
+/// The methods about a semaphore ([`limit`](Self::limit), [`mutex`](Self::mutex), [`rate`](Self::rate),
+/// [`slots`](Self::slots), [`window`](Self::window), [`reserve`](Self::reserve)) apply to the semaphore that was named
 /// last. [`and`](Self::and) names another one, and each slot is then a slot of all of them:
 ///
 /// ```no_run
@@ -52,7 +52,7 @@ const NODE: &str = "consul-semaphore";
 #[must_use = "it does nothing until it is built"]
 pub struct Builder {
     consul: Client,
-    /// At least one.
+    /// The semaphores, at least one.
     parts: Vec<Part>,
     who: Who,
     priority: i32,
@@ -62,7 +62,7 @@ pub struct Builder {
     on_notice: Arc<dyn Fn(Notice) + Send + Sync>,
 }
 
-/// What is said of one of the semaphores.
+/// The choices for one of the semaphores.
 #[derive(Clone)]
 struct Part {
     prefix: String,
@@ -74,7 +74,7 @@ struct Part {
     reserved: Option<Reserved>,
 }
 
-/// What the holder is called.
+/// The names of the holder in Consul.
 #[derive(Clone, Default)]
 struct Who {
     host: Option<String>,
@@ -82,19 +82,19 @@ struct Who {
     node: Node,
 }
 
-/// Who owns the sessions in Consul.
+/// The owner of the sessions in Consul.
 #[derive(Clone, Default)]
 enum Node {
-    /// The one that is meant for this, if that harms nobody.
+    /// The node that is meant for this, if that harms nobody.
     #[default]
     Usual,
-    /// An external node: nothing but the TTL ends its sessions.
+    /// An external node. Nothing but the TTL ends its sessions.
     External(String),
-    /// That of the agent on this machine.
+    /// The node of the agent on this machine.
     Agent,
 }
 
-/// How long what takes.
+/// The times of a session and of the work.
 #[derive(Clone)]
 struct Times {
     ttl: Duration,
@@ -103,23 +103,23 @@ struct Times {
     grace: Option<Duration>,
 }
 
-/// The semaphore can't be built as was asked. The text says what is allowed.
+/// The error of choices with which no semaphore can be built. The text says what is allowed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidSemaphore {
-    /// The prefix.
+    /// The prefix is not valid.
     #[error(transparent)]
     Prefix(#[from] InvalidPrefix),
     /// The slots can never be granted.
     #[error(transparent)]
     Request(#[from] InvalidRequest),
-    /// Nothing says how many slots it has.
+    /// No limit was given, so nothing says how many slots the semaphore has.
     #[error(
         "{0} has no limit: say with limit how many slots it has, the same for all who use the prefix, or with mutex \
          that it is the lock of `consul lock -n 1`"
     )]
     NoLimit(Prefix),
-    /// More slots than fit into Consul.
+    /// The limit is greater than what fits into Consul.
     #[error("the limit of {prefix} is {limit}: give at most {MOST_SLOTS_OF_ONE}")]
     Limit {
         /// The semaphore.
@@ -127,33 +127,33 @@ pub enum InvalidSemaphore {
         /// The limit that was given.
         limit: u32,
     },
-    /// No slots at all.
+    /// The number of slots is zero.
     #[error("no slots of {0} are asked for: give at least 1 to slots, or leave it out")]
     NoSlots(Prefix),
-    /// It never grants a slot.
+    /// A window never opens, so the semaphore would never grant a slot.
     #[error("a window of {prefix} never opens: {why}")]
     Window {
         /// The semaphore.
         prefix: Prefix,
-        /// Why.
+        /// The reason why the window never opens.
         why: NeverOpens,
     },
-    /// Too many windows.
+    /// The semaphore has too many windows.
     #[error("{0} has more than {MOST_WINDOWS} windows: write some of them as one schedule")]
     Windows(Prefix),
-    /// A time that is not possible.
+    /// A time is not possible.
     #[error("{what} is {given:?}: give whole seconds, from {least} to {most}")]
     Time {
-        /// What it is the time of: the method.
+        /// The method whose time it is.
         what: &'static str,
         /// The time that was given.
         given: Duration,
         /// The least possible number of seconds.
         least: u64,
-        /// The most.
+        /// The greatest possible number of seconds.
         most: u64,
     },
-    /// The work could still run when others have its slot.
+    /// The grace is so long that the work could still run when others have its slot.
     #[error(
         "grace is {given:?}: the slot outlives the last word of Consul by the TTL of {ttl:?}, and the work must have \
          ended by then: give {longest:?} at the most, or a longer ttl"
@@ -166,15 +166,15 @@ pub enum InvalidSemaphore {
         /// The longest possible grace.
         longest: Duration,
     },
-    /// A slot of a rate stays held for its period in any case.
+    /// A cooldown was given for a rate, whose slots stay held for its period in any case.
     #[error("cooldown: the slots of a rate stay held for its period anyway: leave one of them out")]
     CooldownOfRate,
-    /// No name of a node.
+    /// The text is no name of a node.
     #[error(
         "the node {0:?}: give 1 to {LONGEST_NODE} letters, digits, '.', '_' or '-', not only dots"
     )]
     Node(String),
-    /// Anybody who may end sessions of the node may end this program's.
+    /// No node was named although there is a token. Anybody who may end sessions of the node may end this program's.
     #[error(
         "node: a token that may write a node's sessions can end them all: name the node of those who may end each \
          other's work, such as \"team-a\", and give the token the rules node \"team-a\" {{ policy = \"write\" }} and \
@@ -187,7 +187,7 @@ pub enum InvalidSemaphore {
          of this machine: leave it out, or give the address of an agent here"
     )]
     NoAgent,
-    /// There is nothing that could run its tasks.
+    /// There is no runtime for the tasks.
     #[error("there is no tokio runtime here: build the semaphore in one, as below #[tokio::main]")]
     NoRuntime,
 }
@@ -241,21 +241,22 @@ impl Part {
     }
 }
 
-/// What is said of the semaphore that was named last.
+/// Choices for the semaphore that was named last.
 impl Builder {
-    /// How many slots it has, 1 to 5000: the same for all who use the prefix.
+    /// Sets the number of slots, 1 to 5000. It must be the same for all who use the prefix.
     pub fn limit(self, limit: u32) -> Self {
         self.part(|part| part.limit = Some(limit))
     }
 
-    /// It is a lock with one slot, `<prefix>/.lock`: that of `consul lock -n 1`, and of `api.Lock` in Consul's Go client.
+    /// Makes the semaphore a lock with one slot, `<prefix>/.lock`: the lock of `consul lock -n 1`, and of `api.Lock` in
+    /// Consul's Go client.
     pub fn mutex(self) -> Self {
         self.part(|part| part.mode = Mode::Mutex)
     }
 
-    /// It counts starts: at most `limit` slots are granted in any `period`, whole seconds from 1 to 12 hours, which is
-    /// the same for all who use the prefix. A slot that is dropped stays held until then; see
-    /// [`Semaphore::all_released`].
+    /// Makes the semaphore count starts: at most `limit` slots are granted in any `period`, whole seconds from 1 to 12
+    /// hours. Both must be the same for all who use the prefix. A slot that is dropped stays held until its period is
+    /// over; see [`Semaphore::all_released`].
     pub fn rate(self, limit: u32, period: Duration) -> Self {
         self.part(|part| {
             part.limit = Some(limit);
@@ -263,19 +264,18 @@ impl Builder {
         })
     }
 
-    /// How many of its slots are taken together (default: 1).
+    /// Sets how many slots of the semaphore are taken together (default: 1).
     pub fn slots(self, slots: u32) -> Self {
         self.part(|part| part.slots = slots)
     }
 
-    /// Slots are granted only while a window is open. Other programs know nothing of it. Call it again for several
-    /// windows.
+    /// Adds a window. Slots are granted only while a window is open. Other programs know nothing of the windows.
     pub fn window(self, window: WindowSpec) -> Self {
         self.part(|part| part.windows.push(window))
     }
 
-    /// The last free slots are not for this program, unless it has this priority or a higher one. Other programs know
-    /// nothing of it.
+    /// Reserves the last free slots, so that this program does not get them unless its priority is at least
+    /// `min_priority`. Other programs know nothing of the reservation.
     pub fn reserve(self, slots: u32, min_priority: i32) -> Self {
         let reserved = Reserved {
             slots,
@@ -284,8 +284,8 @@ impl Builder {
         self.part(|part| part.reserved = Some(reserved))
     }
 
-    /// Names another semaphore: slots of all of them are granted in one transaction, or none. While it waits, it holds
-    /// nothing. At most 8 semaphores and 50 slots.
+    /// Names another semaphore. Slots of all semaphores are granted in one transaction, or none. A call that waits
+    /// holds nothing. At most 8 semaphores and 50 slots are possible.
     pub fn and(mut self, prefix: impl Into<String>) -> Self {
         self.parts.push(Part::new(prefix.into()));
         self
@@ -299,7 +299,7 @@ impl Builder {
     }
 }
 
-/// What is said of all of them.
+/// Choices for all semaphores.
 impl Builder {
     pub(super) fn new(consul: Client, prefix: String) -> Self {
         Self {
@@ -319,94 +319,98 @@ impl Builder {
         }
     }
 
-    /// Higher priorities are served first (default: 0), also among the Jobs of operators on the same prefix.
+    /// Sets the priority (default: 0). Higher priorities are served first, also among the Jobs of operators on the same
+    /// prefix.
     pub fn priority(mut self, priority: i32) -> Self {
         self.priority = priority;
         self
     }
 
-    /// Whether slots are granted by priority and age among all who wait at the prefix (default), or go to the fastest.
+    /// Sets whether slots are granted by priority and age among all who wait at the prefix (default), or go to the
+    /// fastest.
     pub fn fair_order(mut self, fair: bool) -> Self {
         self.fair = fair;
         self
     }
 
-    /// Asking for a slot fails if nobody uses the prefix at that time, instead of making a new semaphore: for a prefix
-    /// that is easily mistyped. Only a `ConsulSemaphore`, or a program of Consul's own kind, keeps a semaphore that
-    /// nobody uses: programs with this library remove it with its last slot.
+    /// Makes a request for a slot fail if nobody uses the prefix at that time, instead of making a new semaphore. This
+    /// is meant for a prefix that is easily mistyped. Only a `ConsulSemaphore`, or a program of Consul's own kind,
+    /// keeps a semaphore that nobody uses: programs with this library remove it with its last slot.
     pub fn must_exist(mut self) -> Self {
         self.must_exist = true;
         self
     }
 
-    /// How long a slot stays held after the work, 0 s (default) to 24 h; at most for two TTLs if the program ends
-    /// earlier.
+    /// Sets how long a slot stays held after the work, 0 s (default) to 24 h. If the program ends earlier, the slot
+    /// stays held for two TTLs at most.
     pub fn cooldown(mut self, cooldown: Duration) -> Self {
         self.times.cooldown = cooldown;
         self
     }
 
-    /// How long a session outlives its last renewal, 10 s to 24 h (default: 60 s): so long a program that was killed
-    /// keeps its slot.
+    /// Sets how long a session outlives its last renewal, 10 s to 24 h (default: 60 s). A program that was killed keeps
+    /// its slot for so long.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.times.ttl = ttl;
         self
     }
 
-    /// How long the slot of a dead holder is not granted to this program, 0 s to 60 s (default: 15 s).
+    /// Sets how long the slot of a dead holder is not granted to this program, 0 s to 60 s (default: 15 s).
     pub fn lock_delay(mut self, lock_delay: Duration) -> Self {
         self.times.lock_delay = lock_delay;
         self
     }
 
-    /// How long the work takes at most to end once [`Slot::lost`](super::Slot::lost) has said so; less than half of the
-    /// TTL (default: 10 s, or less).
+    /// Sets how long the work takes at most to end once [`Slot::lost`](super::Slot::lost) has returned: at most half of
+    /// the TTL less a second (default: 10 s, or the most that is possible if that is less).
     pub fn grace(mut self, grace: Duration) -> Self {
         self.times.grace = Some(grace);
         self
     }
 
-    /// What this host is called in Consul, for people (default: its name). Characters that are not allowed in names are
-    /// replaced.
+    /// Sets the name of this host in Consul, for people (default: the host's own name). Characters that are not allowed
+    /// in names are replaced.
     pub fn host(mut self, host: impl Into<String>) -> Self {
         self.who.host = Some(host.into());
         self
     }
 
-    /// What this program is called there (default: its file's name).
+    /// Sets the name of this program in Consul, for people (default: the name of its file).
     pub fn program(mut self, program: impl Into<String>) -> Self {
         self.who.program = Some(program.into());
         self
     }
 
-    /// The external node in Consul that owns the sessions, which end only by their TTL (default: `consul-semaphore`). It
-    /// is registered if it is not there. With a token it must be named: who may write the sessions of a node can end all
-    /// of them.
+    /// Sets the external node in Consul that owns the sessions, which end only by their TTL (default:
+    /// `consul-semaphore`). The node is registered if it is not there. With a token the node must be named, because
+    /// everybody who may write the sessions of a node can end all of them.
     pub fn node(mut self, node: impl Into<String>) -> Self {
         self.who.node = Node::External(node.into());
         self
     }
 
-    /// Instead of [`node`](Self::node): the sessions belong to the node of the agent on this machine, and end with its
-    /// checks, too. Slots of a dead machine are then free some seconds after gossip has noticed it, and not after the
-    /// TTL. But a network that fails for a moment, or an agent that restarts without its data, ends the sessions of
-    /// programs that still run: they lose their slots at once.
+    /// Makes the sessions belong to the node of the agent on this machine, instead of [`node`](Self::node), so that
+    /// they end with the agent's checks, too. Slots of a dead machine are then free some seconds after gossip has
+    /// noticed the death, and not after the TTL. But a network that fails for a moment, or an agent that restarts
+    /// without its data, ends the sessions of programs that still run: they lose their slots at once.
     pub fn agent_checks(mut self) -> Self {
         self.who.node = Node::Agent;
         self
     }
 
-    /// Is called with what happens: others hold the slots, Consul can't be used. It must not block: no session is renewed
-    /// meanwhile. If it panics, that notice is lost, and nothing else. Default: it is logged with `tracing`.
+    /// Sets the function that is called with what happens, such as that others hold the slots, or that Consul can't be
+    /// used. The function must not block, because no session is renewed meanwhile. If it panics, the notice is lost,
+    /// and nothing else. By default notices are logged with `tracing`.
     pub fn on_notice(mut self, on_notice: impl Fn(Notice) + Send + Sync + 'static) -> Self {
         self.on_notice = Arc::new(on_notice);
         self
     }
 
-    /// Builds it. This asks Consul nothing, and must be called in a tokio runtime, which runs the tasks of its slots.
+    /// Builds the semaphore. This asks Consul nothing, and must be called in a tokio runtime, which runs the tasks of
+    /// the slots.
     ///
     /// # Errors
-    /// Something is not possible: the error says what is.
+    /// The error says which of the choices is not possible.
     pub fn build(self) -> Result<Semaphore, InvalidSemaphore> {
         let parts = self.parts.into_iter().map(Part::checked);
         let request = Request::new(parts.collect::<Result<_, _>>()?)?;
@@ -486,13 +490,13 @@ impl Who {
 }
 
 impl Times {
-    /// How long the work takes to end, once the times are possible.
+    /// Returns how long the work may take to end, after a check of all times.
     fn grace(&self) -> Result<Duration, InvalidSemaphore> {
         let ttl = self.ttl;
         check_time("ttl", ttl, 10, 86_400)?;
         check_time("lock_delay", self.lock_delay, 0, 60)?;
         check_time("cooldown", self.cooldown, 0, LONGEST_COOLDOWN)?;
-        // It is asked to end a second early, and must have ended by the end of the TTL.
+        // The work is asked to end a second early, and must have ended by the end of the TTL.
         let longest = (ttl / 2).saturating_sub(LATE);
         match self.grace {
             Some(given) if given > longest => Err(InvalidSemaphore::Grace {
@@ -505,7 +509,7 @@ impl Times {
     }
 }
 
-/// Consul stores these times as whole seconds.
+/// Checks that a time is in whole seconds, because Consul stores it so, and in its range.
 fn check_time(
     what: &'static str,
     given: Duration,
@@ -525,7 +529,7 @@ fn check_time(
     }
 }
 
-/// What is reported if the program does not say how.
+/// Logs a notice, if the program does not set another function.
 fn log(notice: Notice) {
     match notice {
         Notice::Trouble { error, holding } => {

@@ -1,4 +1,4 @@
-//! Why there is no slot, and what to do about it.
+//! Says why there is no slot, and what to do about it.
 
 use std::{fmt, time::Duration};
 
@@ -8,15 +8,15 @@ use crate::{
 };
 use consul_client as consul;
 
-/// There is no slot. The text says why, and what to do.
+/// The error of a call that gets no slot. The text says why, and what to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NoSlot {
-    /// Why.
+    /// The reason.
     pub why: AcquireError,
-    /// How long it was waited for, if that was all the time there was.
+    /// The time for which the call waited, if it was all the time that it had.
     pub waited: Option<Duration>,
-    /// What to do about it: a sentence, or nothing.
+    /// Advice about the error: a sentence, or nothing.
     pub advice: String,
 }
 
@@ -50,7 +50,7 @@ impl NoSlot {
         }
     }
 
-    /// The tasks end with the runtime.
+    /// Returns the error if the task has ended with its runtime.
     pub(super) fn ended() -> Self {
         Self {
             why: AcquireError::Unreachable(runtime_ended()),
@@ -65,13 +65,13 @@ impl NoSlot {
     }
 }
 
-/// Why nothing is sent any more.
+/// Returns the error of a request that can't be sent, because the runtime has ended.
 pub(super) fn runtime_ended() -> consul::Error {
     let ended = "the tokio runtime in which the semaphore was built has ended";
     consul::Error::NotSent(ended.to_owned())
 }
 
-/// What to do about it.
+/// Returns advice about an error, or an empty text.
 fn advice(error: &AcquireError, settings: &Settings) -> String {
     match error {
         AcquireError::Refused(error) => advice_on(error, settings),
@@ -93,7 +93,7 @@ fn advice(error: &AcquireError, settings: &Settings) -> String {
     }
 }
 
-/// What to do about a refusal of Consul's; nothing about other errors.
+/// Returns advice about a refusal of Consul; an empty text about other errors.
 pub(super) fn advice_on(refusal: &consul::Error, settings: &Settings) -> String {
     match refusal {
         refusal if refusal.is_unknown_token() => {
@@ -112,7 +112,7 @@ pub(super) fn advice_on(refusal: &consul::Error, settings: &Settings) -> String 
     }
 }
 
-/// The ACL rules that a program with these settings needs, in Consul's own language.
+/// Returns the ACL rules that a program with these settings needs, in Consul's own language.
 fn rules(settings: &Settings) -> String {
     let semaphores = settings.request.semaphores().iter();
     let keys = semaphores.map(|of| {

@@ -1,4 +1,4 @@
-//! The task of a slot: it waits for the slot, holds it and gives it back.
+//! Runs the task of a slot, which waits for the slot, holds it and gives it back.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -18,38 +18,38 @@ use crate::{
 };
 use consul_client::clock::Moment;
 
-/// Where the one who asks for a slot waits for it; closed once nobody does.
+/// The channel on which the caller waits for its slot. It is closed once nobody waits.
 type Reply = oneshot::Sender<Result<PendingSlot, NoSlot>>;
 
-/// Where the one who releases a slot waits for that.
+/// The channel on which the caller waits for the release of its slot.
 pub(super) type Released = oneshot::Sender<Result<(), ReleaseError>>;
 
-/// How long who gets no slot waits until its place in the queue is given up: a few calls.
+/// The longest time that a call without a slot waits until its place in the queue is given up: enough for a few calls.
 const LEAVING: Duration = Duration::from_secs(2);
 
-/// What became of the wait for a slot.
+/// The result of the wait for a slot.
 enum Taken {
-    /// The slot was handed to the one who asked for it.
+    /// The slot was sent to the caller that asked for it.
     Given(Given),
-    /// There is none.
+    /// There is no slot.
     Refused(Reply, NoSlot),
-    /// Nobody wants it any more.
+    /// Nobody wants the slot any more.
     Unwanted,
 }
 
 /// A slot that was handed out.
 struct Given {
     start: Start,
-    /// Told when the work begins; closed when it never will.
+    /// The message that the work begins; closed when the work will never begin.
     begins: oneshot::Receiver<()>,
-    /// When it is too late for the work to begin.
+    /// The time at which it is too late for the work to begin.
     begin_by: Moment,
-    /// Told when the slot is released; closed when it is dropped.
+    /// The message that the slot is released; closed when the slot is dropped.
     ends: oneshot::Receiver<Released>,
 }
 
-/// Waits for a slot, gives it to `reply`, and gives it back to Consul when it is dropped. All that was begun in Consul
-/// is undone, whenever the other side is gone.
+/// Waits for a slot, gives it to `reply`, and gives it back to Consul when it is dropped. Everything that was begun in
+/// Consul is undone whenever the caller is gone.
 pub(super) async fn run(counted: Counted, wait: bool, within: Option<Duration>, reply: Reply) {
     let shared = &counted.0;
     let settings = Settings {
@@ -71,7 +71,7 @@ pub(super) async fn run(counted: Counted, wait: bool, within: Option<Duration>, 
         }
         Taken::Refused(reply, why) => {
             holder.finished();
-            // Whoever asks again at once must not come behind its own earlier place.
+            // A caller that asks again at once must not come behind its own earlier place.
             let _left = timeout(LEAVING, holder.release()).await;
             drop(reply.send(Err(why)));
             None
@@ -80,7 +80,7 @@ pub(super) async fn run(counted: Counted, wait: bool, within: Option<Duration>, 
     };
     holder.finished();
     let released = holder.release().await;
-    // What a release that failed leaves expires; the one that succeeded leaves nothing.
+    // The rest of a release that failed expires, and a release that succeeded leaves nothing.
     let released = match (released, holder.remains()) {
         (Err(failed), Some(remains)) => {
             Err(StillHeld::new(failed, remains.within, &shared.settings))
@@ -97,11 +97,11 @@ pub(super) async fn run(counted: Counted, wait: bool, within: Option<Duration>, 
         Some(lost) => Err(ReleaseError::Lost(lost)),
         None => released.map_err(ReleaseError::from),
     };
-    // Whoever has asked may have left.
+    // The caller may have left.
     drop(asked.send(released));
 }
 
-/// Reports to the program. If that panics, the slots are held nevertheless.
+/// Reports to the program. The slots are held even if that panics.
 fn report(on_notice: &(dyn Fn(Notice) + Send + Sync), notice: Notice) {
     let reported = catch_unwind(AssertUnwindSafe(|| on_notice(notice)));
     if reported.is_err() {
@@ -147,8 +147,8 @@ async fn take(
     }
 }
 
-/// Whether the work begins in a slot that was handed out. The one who asked for it may be gone, or may not look at the
-/// answer for long: until the work begins the slot neither cools down when it is given back nor counts as a start.
+/// Whether the work begins in a slot that was handed out. The caller may be gone, or may not look at the answer for
+/// long. Until the work begins, the slot neither cools down when it is given back nor counts as a start.
 async fn begins(holder: &mut Holder, given: &mut Given) -> bool {
     tokio::select! {
         biased;
@@ -158,8 +158,9 @@ async fn begins(holder: &mut Holder, given: &mut Given) -> bool {
     }
 }
 
-/// Holds the slot until it is dropped or released: then whoever waits for its release is returned, if anybody does. A
-/// lost slot counts as long as it is not dropped: its work may still run, in the others of several slots.
+/// Holds the slot until it is dropped or released, and returns the channel of the caller that waits for the release, if
+/// any does. A slot that is lost stays until it is dropped, because its work may still run, in the others of several
+/// slots.
 async fn hold(holder: &mut Holder, mut end: oneshot::Receiver<Released>) -> Option<Released> {
     tokio::select! {
         ended = &mut end => return ended.ok(),

@@ -28,7 +28,7 @@ pub enum AcquireError {
     /// Nobody uses the prefix, but [`Settings::must_exist`](super::Settings::must_exist) is set.
     #[error("there is no semaphore at {0} now: nobody holds a slot there or waits for one")]
     Absent(Prefix),
-    /// The other users of the prefix have another limit.
+    /// Other users of the prefix have a different limit.
     #[error(
         "the limit of {prefix} is {theirs} in Consul, not {ours}: all who use the prefix must have the same limit"
     )]

@@ -11,7 +11,7 @@ pub struct SlotsOf {
     pub prefix: Prefix,
     /// The form in which the semaphore is stored in Consul.
     pub mode: Mode,
-    /// For a rate, the time in which at most `limit` programs and workloads start; `None` if the limit is on how many
+    /// The period of a rate, in which at most `limit` programs and workloads start; `None` if the limit is on how many
     /// run. All users of the prefix must have the same period.
     pub period: Option<Duration>,
     /// Number of slots of the semaphore; 1 for a mutex. All users of the prefix must have the same limit.

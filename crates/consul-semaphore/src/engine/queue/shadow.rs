@@ -27,12 +27,12 @@ struct Seen {
 }
 
 impl Shadow {
-    /// As [`Queue::recall`].
+    /// Does what [`Queue::recall`] does.
     pub(super) fn recall(&mut self, last: Option<LastProof>) {
         self.evidence = Evidence::after(last);
     }
 
-    /// The same lookup, but it also reports what has changed since the last pass, and nothing else.
+    /// Returns a lookup that also reports what has changed since the last pass, and nothing else.
     pub(super) fn tell_changes<'a, L: Lookup>(
         &mut self,
         sessions: &Sessions,
@@ -143,7 +143,7 @@ impl Queue {
         crate::model::check_plan(&observed, plan);
     }
 
-    /// Those that are not checked are steady.
+    /// Returns all our contenders. A contender that the pass did not check must be steady.
     fn all_of_ours(&self, facts: &Facts, lookup: &impl Lookup) -> Vec<OwnContender> {
         let evidence = &self.held.evidence;
         let reading = self.knowledge.reading.as_ref().filter(|_| facts.certain);
@@ -211,7 +211,7 @@ impl Queue {
                 .max(evidence.put_off(workload));
             let left_alone = evidence.steady_sessions(&workload.uid).next().is_some()
                 && kept.is_none_or(|kept| kept > now + settings.patience());
-            // After a sleep either of the two may have had the newer evidence, and so have put its deadline off or not.
+            // After a sleep either evidence may be the newer one, so either may have put its deadline off.
             let soon = |deadline: Option<Moment>| {
                 deadline.is_some_and(|deadline| deadline <= now + settings.patience())
             };

@@ -2,7 +2,7 @@ use super::*;
 use crate::samples;
 use consul_client::{Behavior, Listing};
 
-/// One running workload, and when its session was last renewed.
+/// A store with one running workload, and the time at which the workload's session was last renewed.
 struct Store {
     workload: Arc<Workload>,
     life: SessionState,
@@ -42,7 +42,7 @@ fn at(moment: Moment) -> Now {
     }
 }
 
-/// A prefix in which `s` holds the only slot, as it was read then.
+/// Returns a prefix in which `s` holds the only slot, as it was read at `sent`.
 fn held(sent: Moment) -> Listing {
     let body = r#"{"Limit":1,"Holders":{"s":true}}"#;
     Listing {
@@ -57,7 +57,7 @@ fn held(sent: Moment) -> Listing {
     }
 }
 
-/// The requested calls.
+/// Returns the requested calls.
 fn calls(queue: &mut Queue) -> Vec<(CallId, Call)> {
     std::iter::from_fn(|| queue.next_action())
         .filter_map(|action| match action {
@@ -148,7 +148,7 @@ fn a_transaction_with_too_many_bytes_makes_only_its_own_queue_send_fewer_operati
         queue.transacted(&unlocks(operations), start, refused, at(start), &store);
     };
     too_large(&mut queue, 65);
-    // Consul itself takes more: that is so for others.
+    // Consul accepts more operations from other queues. This event must not undo the caution of this queue.
     queue.handle(Event::Capacity(128), at(start), &store);
     assert_eq!(queue.operations(), Some(64));
     assert!(queue.trouble().is_none(), "it tries again with fewer");
@@ -180,7 +180,7 @@ fn what_is_too_much_to_keep_is_not_kept() {
     assert!(!knows(consul::Error::AnswerTooLarge(1)));
 }
 
-/// Each call waits in memory for those before it.
+/// Only some sessions are made at once, because each call waits in memory for the calls before it.
 #[test]
 fn only_some_sessions_are_made_at_once_however_many_slots_are_free() {
     let start = Moment::from_boot(Duration::from_secs(1000));
@@ -203,7 +203,7 @@ fn only_some_sessions_are_made_at_once_however_many_slots_are_free() {
     let first = ask_for_all(&mut queue);
     assert_eq!(first.len(), MADE_AT_ONCE);
     assert!(ask_for_all(&mut queue).is_empty());
-    // Those that are there make room for the next ones, whatever the answer was.
+    // The answers make room for the next sessions, whether the sessions were made or not.
     let unanswered = consul::Error::Unreachable {
         message: "no answer".into(),
         undecided: true,
