@@ -7,17 +7,23 @@ use std::{collections::BTreeMap, time::Duration};
 
 use futures::{Stream, StreamExt as _};
 use jiff::Timestamp;
-use k8s_openapi::api::{batch::v1, core::v1::Pod};
+use k8s_openapi::api::{
+    batch::v1,
+    core::v1::{Namespace, Pod},
+};
 use kube::{
     Api, Client, ResourceExt as _,
-    api::DynamicObject,
+    api::{DynamicObject, ListParams},
     runtime::watcher::{self, Event},
 };
-use tokio::task::JoinHandle;
+use tokio::{
+    task::JoinHandle,
+    time::{sleep, timeout},
+};
 
 use crate::{
     consul_record::ConsulReader,
-    record::{Job, JobState, Start, What, WorkloadKind},
+    record::{Job, JobState, Part, Start, What, WorkloadKind},
     timeline::Timeline,
 };
 
@@ -42,6 +48,10 @@ const OPERATOR: &str = "consul-semaphore-operator";
 /// The pause before a failed watch is tried again.
 const PAUSE: Duration = Duration::from_millis(200);
 
+/// The longest time that the API server takes to answer a small list on a machine that has time for it. Otherwise an
+/// answer takes milliseconds.
+const BUSY_AFTER: Duration = Duration::from_secs(1);
+
 /// An observer, which watches until it is dropped.
 pub(crate) struct Observer(Vec<JoinHandle<()>>);
 
@@ -52,7 +62,10 @@ impl Observer {
         timeline: &Timeline,
     ) -> Self {
         let pods = watcher::watcher(Api::all(client.clone()), watcher::Config::default());
-        let mut tasks = vec![tokio::spawn(follow(pods, timeline.clone(), pod))];
+        let mut tasks = vec![
+            tokio::spawn(follow(pods, timeline.clone(), pod)),
+            tokio::spawn(pulse(client.clone(), timeline.clone())),
+        ];
         for kind in kinds {
             let others = |record| {
                 let api = Api::<DynamicObject>::all_with(client.clone(), &kind.resource());
@@ -126,6 +139,27 @@ pub(crate) fn prefix_of(namespace: &str, semaphore: &str) -> String {
     format!("semaphores/{namespace}/{semaphore}")
 }
 
+/// Records when the API server does not answer in time. The list is a consistent read, so its answer also waits for
+/// etcd and for the server's own watches, which are late on a busy machine.
+async fn pulse(client: Client, timeline: Timeline) {
+    let namespaces = Api::<Namespace>::all(client);
+    let params = ListParams::default();
+    let is_busy = |away| What::Outage {
+        part: Part::Machine,
+        away,
+    };
+    loop {
+        let mut list = std::pin::pin!(namespaces.list(&params));
+        if timeout(BUSY_AFTER, &mut list).await.is_err() {
+            timeline.push(is_busy(true));
+            // An error is an answer, too.
+            drop(list.await);
+            timeline.push(is_busy(false));
+        }
+        sleep(PAUSE).await;
+    }
+}
+
 /// Records what a watch shows. `record` makes a record of an object that exists or was deleted.
 async fn follow<K: kube::Resource>(
     events: impl Stream<Item = watcher::Result<Event<K>>>,
@@ -163,7 +197,7 @@ async fn follow<K: kube::Resource>(
                 }
                 known = listed;
             }
-            Err(_) => tokio::time::sleep(PAUSE).await,
+            Err(_) => sleep(PAUSE).await,
         }
     }
 }
@@ -315,7 +349,7 @@ async fn follow_lock(consul: ConsulReader, prefix: String, timeline: Timeline) {
     loop {
         let Ok((body, at)) = consul.lock(&prefix, Some(index)).await else {
             index = 0;
-            tokio::time::sleep(PAUSE).await;
+            sleep(PAUSE).await;
             continue;
         };
         // An index that went back is invalid, so read at once.

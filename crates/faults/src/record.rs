@@ -389,6 +389,9 @@ pub enum Part {
     Proofs,
     /// What grants of a semaphore need: it is paused, in conflict, or does not exist.
     Grants(String),
+    /// The API server itself, as the observer sees it without the proxy: the machine has no time for it. This excuses
+    /// nothing but lateness.
+    Machine,
 }
 
 /// The state of a `consul lock`.

@@ -32,6 +32,7 @@ pub(super) fn judge(bed: &[Record], outages: &Outages, requests: &Requests, verd
                 Part::Api,
                 Part::Consul,
                 Part::Grants(semaphore.prefix.clone()),
+                Part::Machine,
             ];
             let away = parts
                 .iter()

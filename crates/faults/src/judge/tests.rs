@@ -433,6 +433,19 @@ fn a_slot_of_a_job_that_is_gone_must_be_free_soon() {
         .after(20.0)
         .holds(&[]);
     assert_eq!(story.rules(), [Rule::SlotStuck]);
+}
+
+#[test]
+fn a_slot_is_not_stuck_while_the_machine_is_too_busy_to_answer() {
+    let free_after = |busy| {
+        let mut story = running();
+        story.pod("a", false).job("a", JobState::Finished);
+        story.outage(Part::Machine, true).after(busy);
+        story.outage(Part::Machine, false).after(30.0).holds(&[]);
+        story.rules()
+    };
+    assert_eq!(free_after(20.0), [], "it catches up for as long");
+    assert_eq!(free_after(5.0), [Rule::SlotStuck]);
     let mut story = running();
     story.pod("a", false).outage(Part::Operator, true);
     story.job("a", JobState::Finished).after(20.0);
