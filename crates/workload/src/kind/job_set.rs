@@ -45,7 +45,7 @@ const MOST_LABEL: usize = 63;
 /// The greatest number of replicated Jobs whose templates one patch changes. The API server takes 10,000 operations.
 const MOST_JOBS: usize = 500;
 
-/// Returns the API resource of JobSets.
+/// Returns the API resource of `JobSet`s.
 pub(super) fn resource() -> ApiResource {
     super::resource("jobset.x-k8s.io", "v1alpha2", "JobSet", "jobsets")
 }

@@ -29,7 +29,7 @@ const WORDS: Words = Words {
     cancelled: "Cancelled",
 };
 
-/// Returns the API resource of PipelineRuns.
+/// Returns the API resource of `PipelineRun`s.
 pub(super) fn resource() -> ApiResource {
     super::resource("tekton.dev", "v1", "PipelineRun", "pipelineruns")
 }

@@ -29,7 +29,7 @@ const WORDS: Words = Words {
     cancelled: "TaskRunCancelled",
 };
 
-/// Returns the API resource of TaskRuns.
+/// Returns the API resource of `TaskRun`s.
 pub(super) fn resource() -> ApiResource {
     super::resource("tekton.dev", "v1", "TaskRun", "taskruns")
 }

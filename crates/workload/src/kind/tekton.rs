@@ -162,7 +162,7 @@ fn end(target: &Target, annotations: &Value, status: &str) -> Request {
 }
 
 /// Returns how to end the runs that a run is made of, at any depth. They have a copy of its holder label. The inner
-/// PipelineRuns then make nothing more.
+/// `PipelineRuns` then make nothing more.
 pub(super) fn ends_below(workload: &Target, shape: &Shape) -> Vec<EndBelow> {
     if *shape != Shape::Nested {
         return Vec::new();
