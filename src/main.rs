@@ -17,6 +17,7 @@ use consul_semaphore_operator::telemetry;
 use crate::cli::{Cli, Command};
 
 /// The allocator. It finds free memory in the same time however much memory is in use.
+#[cfg(feature = "jemalloc")]
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
