@@ -383,7 +383,7 @@ fn a_malformed_annotation_is_kept_with_its_error() {
     assert!(workload.names("db"));
 }
 
-/// The controller of a JobSet suspends and unsuspends its Jobs. Other owners of Jobs leave that to others.
+/// The controller of a `JobSet` suspends and unsuspends its Jobs. Other owners of Jobs leave that to others.
 #[test]
 fn a_job_of_a_job_set_is_its_job_sets() {
     let made_by = |api_version: &str, kind: &str| {
