@@ -1,7 +1,7 @@
 //! What tenants can write at most: it neither takes the operator past its memory nor disturbs the semaphores of others.
 //!
-//! All floods at once, and each alone on demand. What they have in common is that the operator is started when they are
-//! there, that everything below the prefixes changes while it runs, and that readers of the metrics never read.
+//! Each flood alone, and all of them at once. What they have in common is that the operator is started when they are
+//! there, and that everything below the prefixes changes while it runs.
 
 use std::{fmt::Write as _, future::Future, pin::Pin};
 
@@ -10,7 +10,6 @@ use futures::{FutureExt as _, StreamExt as _, stream};
 use procfs::process::Process;
 use serde_json::json;
 use testbed::{Bed, Namespace, Operator, PATIENCE, Semaphore, eventually_within, same};
-use tokio::{io::AsyncWriteExt as _, net::TcpStream};
 
 /// How much memory of its own the operator may take at any time, in KiB: half of the chart's limit, less what the code
 /// of a released program takes.
@@ -235,71 +234,13 @@ fn holders_for_many_semaphores<'a>(bed: &'a Bed, team: &'a Namespace) -> Flooded
     })
 }
 
-/// The number of Jobs that never have a pod, so that they hold their slots for ever, and of semaphores with one prefix
-/// that they hold the slots of.
-const PODLESS: (usize, usize) = (5_000, 25);
+/// How many of these tests run at once: each floods servers of its own, and with them the machine.
+static TURNS: tokio::sync::Semaphore = tokio::sync::Semaphore::const_new(2);
 
-fn podless_jobs<'a>(_bed: &'a Bed, team: &'a Namespace) -> Flooded<'a> {
-    Box::pin(async move {
-        let (jobs, semaphores) = PODLESS;
-        let prefix = prefix(team, "podless");
-        let mut flooded = Vec::new();
-        for number in 0..semaphores {
-            // A busy machine renews thousands of sessions late: that is not what this is about.
-            let semaphore = team.semaphore(&format!("podless-{number}")).ttl("24h");
-            flooded.push(semaphore.prefix(&prefix).limit(5_000).create().await);
-        }
-        let jobs = (0..jobs).map(|number| {
-            let job = team.job(&format!("podless-{number}"));
-            let job = job.with(json!({ "spec": { "parallelism": 0 } }));
-            job.semaphore(flooded[number % semaphores].name())
-                .create()
-                .map(drop)
-        });
-        stream::iter(jobs).for_each_concurrent(16, |job| job).await;
-        flooded
-    })
-}
-
-/// Waits until all podless Jobs hold their slots, or no more of them can be kept: the operator takes most memory while
-/// it grants the slots.
-async fn podless_jobs_hold_slots(flooded: &[(Semaphore, Option<&str>)]) {
-    let flooded = flooded.iter().map(|(semaphore, _)| semaphore);
-    let podless: Vec<_> = flooded
-        .filter(|semaphore| semaphore.name().starts_with("podless-"))
-        .collect();
-    let Some(first) = podless.first() else {
-        return;
-    };
-    let what = "all slots are held, or no more of them can be kept";
-    eventually_within(12 * PATIENCE, what, || async {
-        for semaphore in &podless {
-            if semaphore.condition("Ready").await["reason"] == "PrefixTooLarge" {
-                return Ok(());
-            }
-        }
-        let held = &first.status().await["held"];
-        same(held.as_u64(), Some(PODLESS.0 as u64)).map(drop)
-    })
-    .await;
-}
-
-/// Readers of the metrics that ask for them and never read the answer.
-async fn slow_readers(operator: &Operator) -> Vec<TcpStream> {
-    let address = operator.address().await.expect("it runs");
-    let mut readers = Vec::new();
-    for _ in 0..300 {
-        let mut reader = TcpStream::connect(&address).await.expect("it listens");
-        let request = format!("GET /metrics HTTP/1.1\r\nHost: {address}\r\n\r\n");
-        // Of too many, the operator closes some.
-        drop(reader.write_all(request.as_bytes()).await);
-        readers.push(reader);
-    }
-    readers
-}
-
-/// A team has its Jobs started beside these floods, and the operator stays small.
-async fn is_small_beside(floods: &[(Flood, Option<&'static str>)]) {
+/// A team has its Jobs started beside these floods, and the operator stays small. The flooded semaphores come to this
+/// reason, if it is the same for all of them.
+async fn is_small_beside(floods: &[Flood], reason: Option<&str>) {
+    let _turn = TURNS.acquire().await;
     let bed = Bed::start().await;
     let (team, hostile) = (bed.namespace("team").await, bed.namespace("hostile").await);
     let ok = team.semaphore("ok").limit(1).create().await;
@@ -308,15 +249,13 @@ async fn is_small_beside(floods: &[(Flood, Option<&'static str>)]) {
     bed.operator().stop().await;
 
     let mut flooded = Vec::new();
-    for (flood, reason) in floods {
-        let semaphores = flood(&bed, &hostile).await.into_iter();
-        flooded.extend(semaphores.map(|semaphore| (semaphore, *reason)));
+    for flood in floods {
+        flooded.extend(flood(&bed, &hostile).await);
     }
     let job = team.job("job").semaphore("ok").create().await;
     bed.operator().start().await;
-    let _readers = slow_readers(bed.operator()).await;
     job.is_complete().await;
-    for (semaphore, reason) in &flooded {
+    for semaphore in &flooded {
         let what = "it is known what to do with the semaphore";
         eventually_within(4 * PATIENCE, what, || async {
             let ready = semaphore.condition("Ready").await;
@@ -329,10 +268,9 @@ async fn is_small_beside(floods: &[(Flood, Option<&'static str>)]) {
         })
         .await;
     }
-    podless_jobs_hold_slots(&flooded).await;
     // Each change has all of it read again.
     for number in 0..5 {
-        for (semaphore, _) in &flooded {
+        for semaphore in &flooded {
             let key = format!("{}/changed", semaphore.lock_prefix());
             bed.consul().put(&key, 0, number.to_string()).await;
         }
@@ -347,34 +285,95 @@ async fn is_small_beside(floods: &[(Flood, Option<&'static str>)]) {
     );
 }
 
-/// The floods that are taken together, and the reason that their semaphores come to, if it is the same for all of them.
-const FLOODS: [(Flood, Option<&str>); 8] = [
-    (large_jobs, None),
-    (values_of_others, Some("LockTooLarge")),
-    (empty_keys, Some("LockTooLarge")),
-    (locked_values, Some("Reconciled")),
-    (large_tokens, Some("TokenNotFound")),
-    (many_holders, Some("LockTooLarge")),
-    (keys_with_windows, Some("LockTooLarge")),
-    (holders_for_many_semaphores, None),
-];
-
 #[tokio::test]
-async fn all_floods_at_once_take_little_memory() {
-    is_small_beside(&FLOODS).await;
+async fn large_jobs_and_values_of_others_take_no_memory() {
+    is_small_beside(&[large_jobs, values_of_others], Some("LockTooLarge")).await;
 }
 
-/// Not among all floods at once: beside them the operator takes 151 MiB, within the chart's limit and not within half
-/// of it.
+#[tokio::test]
+async fn empty_keys_by_the_ten_thousand_take_little_memory() {
+    is_small_beside(&[empty_keys], Some("LockTooLarge")).await;
+}
+
+#[tokio::test]
+async fn locked_values_that_are_no_contenders_take_little_memory() {
+    is_small_beside(&[locked_values], Some("Reconciled")).await;
+}
+
+#[tokio::test]
+async fn tokens_that_are_none_take_little_memory() {
+    is_small_beside(&[large_tokens], Some("TokenNotFound")).await;
+}
+
+#[tokio::test]
+async fn lock_keys_with_too_many_holders_take_little_memory() {
+    is_small_beside(&[many_holders], Some("LockTooLarge")).await;
+}
+
+#[tokio::test]
+async fn thousands_of_keys_of_a_semaphore_with_windows_take_little_memory() {
+    is_small_beside(&[keys_with_windows], Some("LockTooLarge")).await;
+}
+
+#[tokio::test]
+async fn many_semaphores_of_one_large_prefix_take_little_memory() {
+    is_small_beside(&[holders_for_many_semaphores], None).await;
+}
+
+#[tokio::test]
+async fn everything_at_once_takes_little_memory() {
+    let all: [Flood; 8] = [
+        large_jobs,
+        values_of_others,
+        empty_keys,
+        locked_values,
+        large_tokens,
+        many_holders,
+        keys_with_windows,
+        holders_for_many_semaphores,
+    ];
+    is_small_beside(&all, None).await;
+}
+
+/// They never have a pod, so they hold their slots for ever. The peak is while the operator grants them the slots, of
+/// 25 semaphores with one prefix.
 #[tokio::test]
 async fn thousands_of_jobs_that_hold_slots_without_pods_take_little_memory() {
-    is_small_beside(&[(podless_jobs, None)]).await;
-}
-
-#[tokio::test]
-#[ignore = "takes half an hour, and finds which of them it is if all at once take too much"]
-async fn each_flood_alone_takes_little_memory() {
-    for flood in FLOODS {
-        is_small_beside(&[flood]).await;
+    const JOBS: usize = 5_000;
+    const SEMAPHORES: usize = 25;
+    let _turn = TURNS.acquire().await;
+    let bed = Bed::start().await;
+    let hostile = bed.namespace("hostile").await;
+    bed.operator().stop().await;
+    let prefix = prefix(&hostile, "podless");
+    let mut semaphores = Vec::new();
+    for number in 0..SEMAPHORES {
+        // A busy machine renews thousands of sessions late: that is not what this is about.
+        let semaphore = hostile.semaphore(&format!("podless-{number}")).ttl("24h");
+        let semaphore = semaphore.prefix(&prefix).limit(5_000);
+        semaphores.push(semaphore.create().await);
     }
+    let jobs = (0..JOBS).map(|number| {
+        let job = hostile.job(&format!("podless-{number}"));
+        let job = job.with(json!({ "spec": { "parallelism": 0 } }));
+        let semaphore = semaphores[number % SEMAPHORES].name();
+        job.semaphore(semaphore).create().map(drop)
+    });
+    stream::iter(jobs).for_each_concurrent(16, |job| job).await;
+
+    bed.operator().start().await;
+    let what = "all slots are held, or no more of them can be kept";
+    eventually_within(12 * PATIENCE, what, || async {
+        for semaphore in &semaphores {
+            let ready = semaphore.condition("Ready").await;
+            if ready["reason"] == "PrefixTooLarge" {
+                return Ok(());
+            }
+        }
+        let held = &semaphores[0].status().await["held"];
+        same(held.as_u64(), Some(JOBS as u64)).map(drop)
+    })
+    .await;
+    let peak = peak(bed.operator()).await;
+    assert!(peak <= MOST, "{peak} KiB");
 }
