@@ -433,6 +433,11 @@ fn a_slot_of_a_job_that_is_gone_must_be_free_soon() {
         .after(20.0)
         .holds(&[]);
     assert_eq!(story.rules(), [Rule::SlotStuck]);
+    let mut story = running();
+    story.pod("a", false).outage(Part::Operator, true);
+    story.job("a", JobState::Finished).after(20.0);
+    story.outage(Part::Operator, false).after(1.0).holds(&[]);
+    assert_eq!(story.rules(), [], "at its next start");
 }
 
 #[test]
@@ -446,11 +451,6 @@ fn a_slot_is_not_stuck_while_the_machine_is_too_busy_to_answer() {
     };
     assert_eq!(free_after(20.0), [], "it catches up for as long");
     assert_eq!(free_after(5.0), [Rule::SlotStuck]);
-    let mut story = running();
-    story.pod("a", false).outage(Part::Operator, true);
-    story.job("a", JobState::Finished).after(20.0);
-    story.outage(Part::Operator, false).after(1.0).holds(&[]);
-    assert_eq!(story.rules(), [], "at its next start");
 }
 
 #[test]
