@@ -15,7 +15,7 @@ pub use self::read::look;
 use crate::manifests::{self, Source};
 
 /// The time that one answer may take when the operator starts.
-const PATIENCE: Duration = Duration::from_secs(10);
+const POLICY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The policy that makes new Jobs suspended, and its binding.
 pub const SUSPEND: &str = "suspend.consul-semaphore.io";
@@ -203,7 +203,7 @@ enum Answer {
 
 /// The state of a policy, as far as it is known.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum PolicyState {
     /// The policy is in force, at least somewhere, because its binding may exclude namespaces.
     InForce,
     /// The policy is missing, or this Kubernetes has no such policies.
@@ -218,25 +218,25 @@ pub enum Standing {
 
 /// A policy and its state. Displays as a sentence.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Finding {
+pub struct PolicyFinding {
     /// The policy.
     pub policy: Policy,
     /// The state of the policy.
-    pub standing: Standing,
+    pub standing: PolicyState,
 }
 
-impl Finding {
+impl PolicyFinding {
     /// Returns what to do, or the consequence of doing nothing; `None` if all is well.
     pub fn advice(&self) -> Option<String> {
         let policy = &self.policy;
         let (without, install, since) = (policy.without(), policy.install(), policy.since());
         match &self.standing {
-            Standing::InForce => None,
-            Standing::Absent => Some(format!("{without}; for more: {install}, {since}")),
-            Standing::Unbound => Some(format!(
+            PolicyState::InForce => None,
+            PolicyState::Absent => Some(format!("{without}; for more: {install}, {since}")),
+            PolicyState::Unbound => Some(format!(
                 "{without}; its binding is in the same file: {install}"
             )),
-            Standing::OperatorUnknown(user) => {
+            PolicyState::OperatorUnknown(user) => {
                 let [all_others, these] = OPERATORS;
                 let (so, condition) = match policy.role {
                     Role::Operator => ("it does not limit this operator".to_owned(), these),
@@ -249,9 +249,9 @@ impl Finding {
                     "{so}: add '{user}' to the list of operators in its match condition {condition}"
                 ))
             }
-            Standing::Unknown(_) => {
-                let lets = self.policy.source.apply();
-                let lets = lets.unwrap_or_else(|| "config/rbac/role.yaml".to_owned());
+            PolicyState::Unknown(_) => {
+                let command = self.policy.source.apply();
+                let lets = command.unwrap_or_else(|| "config/rbac/role.yaml".to_owned());
                 Some(format!(
                     "nothing depends on it; {lets} lets the operator see it"
                 ))
@@ -263,24 +263,26 @@ impl Finding {
     fn log(&self) {
         let advice = self.advice().unwrap_or_default();
         match self.standing {
-            Standing::InForce => tracing::info!("{self}"),
-            Standing::Absent | Standing::Unknown(_) => tracing::info!("{self}: {advice}"),
-            Standing::Unbound | Standing::OperatorUnknown(_) => tracing::warn!("{self}: {advice}"),
+            PolicyState::InForce => tracing::info!("{self}"),
+            PolicyState::Absent | PolicyState::Unknown(_) => tracing::info!("{self}: {advice}"),
+            PolicyState::Unbound | PolicyState::OperatorUnknown(_) => {
+                tracing::warn!("{self}: {advice}");
+            }
         }
     }
 }
 
-impl fmt::Display for Finding {
+impl fmt::Display for PolicyFinding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (kind, name) = (self.policy.type_(), self.policy.name());
         match &self.standing {
-            Standing::InForce => write!(f, "the {kind} {name} is in force"),
-            Standing::Absent => write!(f, "there is no {kind} {name}"),
-            Standing::Unbound => write!(f, "the {kind} {name} is there, but not bound"),
-            Standing::OperatorUnknown(user) => {
+            PolicyState::InForce => write!(f, "the {kind} {name} is in force"),
+            PolicyState::Absent => write!(f, "there is no {kind} {name}"),
+            PolicyState::Unbound => write!(f, "the {kind} {name} is there, but not bound"),
+            PolicyState::OperatorUnknown(user) => {
                 write!(f, "the {kind} {name} does not know this operator, {user}")
             }
-            Standing::Unknown(why) => {
+            PolicyState::Unknown(why) => {
                 write!(
                     f,
                     "whether the {kind} {name} is in force is not known ({why})"
@@ -292,9 +294,9 @@ impl fmt::Display for Finding {
 
 /// Reads the policies of these kinds and logs their state.
 pub async fn report(client: kube::Client, kinds: Vec<Kind>) {
-    let operator = read::user(&client, PATIENCE).await;
+    let operator = read::user(&client, POLICY_TIMEOUT).await;
     for kind in kinds {
-        for finding in look(&client, &kind, operator.as_deref(), PATIENCE).await {
+        for finding in look(&client, &kind, operator.as_deref(), POLICY_TIMEOUT).await {
             finding.log();
         }
     }
@@ -302,42 +304,42 @@ pub async fn report(client: kube::Client, kinds: Vec<Kind>) {
 
 /// Returns the findings about a kind that are worth reporting. Where unsuspended Jobs are refused, the policy that
 /// suspends them is not needed, and a missing refusal does not matter unless it was asked for.
-fn worth_reporting(mut findings: Vec<Finding>) -> Vec<Finding> {
+fn worth_reporting(mut findings: Vec<PolicyFinding>) -> Vec<PolicyFinding> {
     let mut extra = findings.iter().filter(|finding| finding.policy.is_extra());
-    let refused = extra.any(|finding| finding.standing == Standing::InForce);
-    findings.retain(|Finding { policy, standing }| {
+    let refused = extra.any(|finding| finding.standing == PolicyState::InForce);
+    findings.retain(|PolicyFinding { policy, standing }| {
         let spare = policy.is_extra() || refused && policy.role == Role::Hold;
-        !spare || *standing != Standing::Absent
+        !spare || *standing != PolicyState::Absent
     });
     findings
 }
 
 /// Evaluates what was read of a policy and its binding. `user` is this operator's user name, if known.
-fn judge(policy: Policy, read: &Answer, binding: &Answer, user: Option<&str>) -> Finding {
+fn judge(policy: Policy, read: &Answer, binding: &Answer, user: Option<&str>) -> PolicyFinding {
     let standing = match (read, binding) {
-        (Answer::NotThere, _) => Standing::Absent,
+        (Answer::NotThere, _) => PolicyState::Absent,
         (Answer::Unknown(why), _) | (Answer::Found(_), Answer::Unknown(why)) => {
-            Standing::Unknown(why.clone())
+            PolicyState::Unknown(why.clone())
         }
-        (Answer::Found(_), Answer::NotThere) => Standing::Unbound,
+        (Answer::Found(_), Answer::NotThere) => PolicyState::Unbound,
         (Answer::Found(read), Answer::Found(binding)) => {
             if !binds(&policy, binding) {
-                Standing::Unbound
+                PolicyState::Unbound
             } else if let Some(user) = user.filter(|user| lacks_operator(read, user)) {
-                Standing::OperatorUnknown(user.to_owned())
+                PolicyState::OperatorUnknown(user.to_owned())
             } else {
-                Standing::InForce
+                PolicyState::InForce
             }
         }
     };
-    Finding { policy, standing }
+    PolicyFinding { policy, standing }
 }
 
 fn binds(policy: &Policy, binding: &Value) -> bool {
     let spec = &binding["spec"];
     let acts = |wanted: &[&str]| {
-        let actions = spec["validationActions"].as_array();
-        let mut actions = actions.into_iter().flatten().filter_map(Value::as_str);
+        let listed = spec["validationActions"].as_array();
+        let mut actions = listed.into_iter().flatten().filter_map(Value::as_str);
         actions.any(|action| wanted.contains(&action))
     };
     let is_in_force = match policy.role {
@@ -351,10 +353,11 @@ fn binds(policy: &Policy, binding: &Value) -> bool {
 
 /// Whether a policy has a list of operators that does not include this one.
 fn lacks_operator(policy: &Value, user: &str) -> bool {
-    let conditions = policy["spec"]["matchConditions"].as_array();
-    let mut conditions = conditions.into_iter().flatten();
-    let list = conditions.find(|condition| OPERATORS.iter().any(|name| condition["name"] == *name));
-    let list = list.and_then(|condition| condition["expression"].as_str());
+    let listed = policy["spec"]["matchConditions"].as_array();
+    let mut conditions = listed.into_iter().flatten();
+    let about_operators =
+        conditions.find(|condition| OPERATORS.iter().any(|name| condition["name"] == *name));
+    let list = about_operators.and_then(|condition| condition["expression"].as_str());
     let quoted = |quote| format!("{quote}{user}{quote}");
     list.is_some_and(|list| !list.contains(&quoted('\'')) && !list.contains(&quoted('"')))
 }
@@ -396,7 +399,7 @@ mod tests {
         objects.try_into().unwrap()
     }
 
-    fn judged(role: Role, change: impl FnOnce(&mut [Value; 2])) -> Finding {
+    fn judged(role: Role, change: impl FnOnce(&mut [Value; 2])) -> PolicyFinding {
         let mut objects = shipped(role);
         change(&mut objects);
         let [read, binding] = objects.map(|object| {
@@ -416,7 +419,7 @@ mod tests {
                 assert_eq!(object["metadata"]["name"], of_jobs(policy).name());
             }
             let finding = judged(policy, |_| {});
-            assert_eq!(finding.standing, Standing::InForce);
+            assert_eq!(finding.standing, PolicyState::InForce);
             assert_eq!(finding.advice(), None);
             assert!(finding.to_string().ends_with("is in force"), "{finding}");
         }
@@ -426,12 +429,12 @@ mod tests {
     fn without_the_policy_its_binding_says_nothing() {
         for policy in ALL {
             let finding = judged(policy, |[read, _]| *read = Value::Null);
-            assert_eq!(finding.standing, Standing::Absent);
+            assert_eq!(finding.standing, PolicyState::Absent);
             let advice = finding.advice().unwrap();
             assert!(advice.contains(&of_jobs(policy).install()), "{advice}");
             let hidden = Answer::Unknown("forbidden".to_owned());
             let finding = judge(of_jobs(policy), &Answer::NotThere, &hidden, None);
-            assert_eq!(finding.standing, Standing::Absent);
+            assert_eq!(finding.standing, PolicyState::Absent);
         }
     }
 
@@ -439,7 +442,7 @@ mod tests {
     fn a_policy_needs_a_binding_of_its_own_that_denies() {
         let unbound = |policy: Role, change: fn(&mut Value)| {
             let finding = judged(policy, |[_, binding]| change(binding));
-            assert_eq!(finding.standing, Standing::Unbound);
+            assert_eq!(finding.standing, PolicyState::Unbound);
         };
         for policy in ALL {
             unbound(policy, |binding| *binding = Value::Null);
@@ -458,16 +461,16 @@ mod tests {
         let warns = judged(Role::Makers, |[_, binding]| {
             binding["spec"]["validationActions"] = json!(["Warn"]);
         });
-        assert_eq!(warns.standing, Standing::InForce);
+        assert_eq!(warns.standing, PolicyState::InForce);
     }
 
     #[test]
     fn policies_that_are_not_needed_are_not_reported() {
-        use Standing::{Absent, InForce, Unbound};
-        let reported = |[suspend, guard, refuse]: [Standing; 3]| {
+        use PolicyState::{Absent, InForce, Unbound};
+        let reported = |[suspend, guard, refuse]: [PolicyState; 3]| {
             let mut roles = ALL.into_iter();
             let standings = [suspend, guard, InForce, refuse, Absent];
-            let findings = standings.map(|standing| Finding {
+            let findings = standings.map(|standing| PolicyFinding {
                 policy: of_jobs(roles.next().unwrap()),
                 standing,
             });
@@ -500,11 +503,14 @@ mod tests {
         };
         let among = [format!("['a', '{USER}']"), format!("[\"{USER}\"]")];
         for list in among {
-            assert_eq!(listing(&list).standing, Standing::InForce, "{list}");
+            assert_eq!(listing(&list).standing, PolicyState::InForce, "{list}");
         }
         for list in ["[]".to_owned(), format!("['{USER}-b']")] {
             let finding = listing(&list);
-            assert_eq!(finding.standing, Standing::OperatorUnknown(USER.to_owned()));
+            assert_eq!(
+                finding.standing,
+                PolicyState::OperatorUnknown(USER.to_owned())
+            );
             let advice = finding.advice().unwrap();
             assert!(advice.contains(&format!("add '{USER}'")), "{advice}");
         }
@@ -512,18 +518,18 @@ mod tests {
         let finding = judged(Role::Guard, |[read, _]| {
             read["spec"]["matchConditions"] = json!([]);
         });
-        assert_eq!(finding.standing, Standing::InForce);
+        assert_eq!(finding.standing, PolicyState::InForce);
         let [read, binding] = shipped(Role::Guard).map(Answer::Found);
         let nobody = judge(of_jobs(Role::Guard), &read, &binding, None);
-        assert_eq!(nobody.standing, Standing::InForce);
+        assert_eq!(nobody.standing, PolicyState::InForce);
     }
 
     #[test]
     fn the_policies_of_other_kinds_are_judged_like_those_of_jobs() {
         for kind in Kind::all() {
             let manifests = crate::manifests::of_kind(&kind);
-            let objects = manifests.split("---\n").filter(|text| !text.is_empty());
-            let objects: Vec<Value> = objects
+            let texts = manifests.split("---\n").filter(|text| !text.is_empty());
+            let objects: Vec<Value> = texts
                 .map(|text| serde_saphyr::from_str(text).unwrap())
                 .collect();
             let policies = policies_of(&kind).into_iter();
@@ -532,9 +538,9 @@ mod tests {
                 let mut its_own = objects.iter().filter(is_it).cloned().map(Answer::Found);
                 let (read, binding) = (its_own.next().unwrap(), its_own.next().unwrap());
                 let judged = |user| judge(policy.clone(), &read, &binding, Some(user)).standing;
-                assert_eq!(judged(USER), Standing::InForce, "{policy:?}");
+                assert_eq!(judged(USER), PolicyState::InForce, "{policy:?}");
                 let lists = matches!(policy.role, Role::Guard | Role::Operator);
-                assert_eq!(judged("else") != Standing::InForce, lists, "{policy:?}");
+                assert_eq!(judged("else") != PolicyState::InForce, lists, "{policy:?}");
                 let absent = judge(policy, &Answer::NotThere, &Answer::NotThere, None);
                 let advice = absent.advice().unwrap();
                 let command = format!("kinds --manifests {} |", kind.switch());
@@ -551,7 +557,7 @@ mod tests {
             let finding = judge(of_jobs(Role::Hold), &read, &binding, None);
             assert_eq!(
                 finding.standing,
-                Standing::Unknown("may not get it".to_owned())
+                PolicyState::Unknown("may not get it".to_owned())
             );
             assert!(
                 finding.to_string().contains("(may not get it)"),

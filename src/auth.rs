@@ -17,7 +17,7 @@ use axum::{
 #[cfg(test)]
 pub(crate) use self::reviews::tests::reviews_by;
 pub(crate) use self::{
-    reviews::{Purpose, Reviews, Right, User},
+    reviews::{Purpose, Reviews, Right, TokenUser},
     token::Token,
 };
 

@@ -26,10 +26,10 @@ mod semaphore;
 
 use std::{str::FromStr, time::Duration};
 
-pub use self::report::{Area, Line, Outcome, Report};
+pub use self::report::{Area, CheckReport, Line, Outcome};
 use self::{
-    consul::{Keys, Scratch},
-    kubernetes::Cluster,
+    consul::{Scratch, ScratchKeys},
+    kubernetes::CheckedCluster,
 };
 use crate::controller;
 use consul_client::{Client, Config, ConfigError, Exposure};
@@ -38,32 +38,32 @@ use consul_semaphore_api::{annotations::is_object_name, scope::Namespaces};
 
 /// The choices for a check.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct CheckSettings {
     /// The settings of the operator.
-    pub operator: controller::Settings,
+    pub operator: controller::OperatorSettings,
     /// A semaphore to check closely.
-    pub semaphore: Option<Name>,
+    pub semaphore: Option<NamespacedName>,
     /// The user whose rights are checked; `None`: the user of the kubeconfig.
     pub as_user: Option<String>,
     /// The time that each answer may take.
     pub timeout: Duration,
 }
 
-/// The name of a `ConsulSemaphore`.
+/// The namespace and the name of an object: of a `ConsulSemaphore`, or of the `ConfigMap` with rows of kinds.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Name {
-    /// Namespace of the `ConsulSemaphore`.
+pub struct NamespacedName {
+    /// Namespace of the object.
     pub namespace: String,
-    /// Name of the `ConsulSemaphore` in that namespace.
+    /// Name of the object in that namespace.
     pub name: String,
 }
 
-/// The error of a text that is no [`Name`].
+/// The error of a text that is no [`NamespacedName`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("give NAMESPACE/NAME, such as batch/db-migrations")]
 pub struct InvalidName;
 
-impl FromStr for Name {
+impl FromStr for NamespacedName {
     type Err = InvalidName;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
@@ -80,12 +80,12 @@ impl FromStr for Name {
 
 /// Checks everything. Returns `None` if the check is interrupted; nothing is left behind in that case either.
 pub async fn check(
-    settings: Settings,
+    settings: CheckSettings,
     consul: Config,
     stop: impl Future<Output = ()>,
-) -> Option<Report> {
-    let addresses = consul.addresses.iter().map(ToString::to_string);
-    let addresses = addresses.collect::<Vec<_>>().join(", ");
+) -> Option<CheckReport> {
+    let each_address = consul.addresses.iter().map(ToString::to_string);
+    let addresses = each_address.collect::<Vec<_>>().join(", ");
     let exposures = consul.exposures();
     let client = Client::new(Config {
         timeout: settings.timeout,
@@ -104,16 +104,16 @@ pub async fn check(
 }
 
 /// The operator's identity in Consul.
-struct Operator {
+struct OperatorIdentity {
     /// Cluster of the operator; the id is empty if the cluster is unknown.
     cluster: algorithm::Cluster,
     /// The external node that owns the operator's sessions, if known.
     node: Option<String>,
 }
 
-impl Operator {
+impl OperatorIdentity {
     /// Returns the identity of the operator for a cluster with this id, if the id is known.
-    fn new(settings: &Settings, id: Option<&str>) -> Self {
+    fn new(settings: &CheckSettings, id: Option<&str>) -> Self {
         let node = settings.operator.consul_node.clone();
         let name = settings.operator.cluster_name.clone();
         let beginning = || id.unwrap_or_default().chars().take(8).collect();
@@ -128,20 +128,23 @@ impl Operator {
 }
 
 async fn look(
-    settings: &Settings,
+    settings: &CheckSettings,
     consul: &Result<Client, ConfigError>,
     (addresses, exposures): (String, Vec<Exposure>),
     scratch: &Scratch,
-) -> Report {
-    let cluster = Cluster::find(settings).await;
+) -> CheckReport {
+    let cluster = CheckedCluster::find(settings).await;
     // Kubernetes is read first, because names in Consul contain the cluster's id.
     let kubernetes = match &cluster {
         Ok(cluster) => Ok(cluster.look(settings).await),
         Err(why) => Err(why.clone()),
     };
-    let id = kubernetes.as_ref().ok().and_then(kubernetes::Seen::id);
-    let id = settings.operator.cluster_id.as_deref().or(id);
-    let operator = Operator::new(settings, id);
+    let id_there = kubernetes
+        .as_ref()
+        .ok()
+        .and_then(kubernetes::KubernetesFacts::id);
+    let id = settings.operator.cluster_id.as_deref().or(id_there);
+    let operator = OperatorIdentity::new(settings, id);
 
     let mut lines = Vec::new();
     // Consul is tried if it answers.
@@ -169,13 +172,15 @@ async fn look(
         let seen = semaphore::look(settings, name, cluster, &way, scratch).await;
         lines.extend(judge::semaphore::lines(name, &seen));
     }
-    Report { lines }
+    CheckReport { lines }
 }
 
 /// Returns the folder of one of the namespaces that the operator works in.
-fn tenants_keys(settings: &Settings, cluster: Option<&Cluster>) -> Keys {
-    let asked = settings.semaphore.as_ref();
-    let asked = asked.map(|name| name.namespace.as_str());
+fn tenants_keys(settings: &CheckSettings, cluster: Option<&CheckedCluster>) -> ScratchKeys {
+    let asked = settings
+        .semaphore
+        .as_ref()
+        .map(|name| name.namespace.as_str());
     let first = match &settings.operator.scope.namespaces {
         Namespaces::All => None,
         Namespaces::Only(names) => names.first().map(String::as_str),
@@ -189,7 +194,7 @@ fn tenants_keys(settings: &Settings, cluster: Option<&Cluster>) -> Keys {
     } else {
         common
     };
-    Keys { folder, rule }
+    ScratchKeys { folder, rule }
 }
 
 #[cfg(test)]
@@ -198,7 +203,7 @@ mod tests {
 
     #[test]
     fn a_name_is_a_namespace_and_a_name() {
-        let name: Name = "batch/db-migrations".parse().unwrap();
+        let name: NamespacedName = "batch/db-migrations".parse().unwrap();
         assert_eq!(
             (name.namespace.as_str(), name.name.as_str()),
             ("batch", "db-migrations")
@@ -212,7 +217,7 @@ mod tests {
             "Batch/db",
             "batch/ db",
         ] {
-            assert_eq!(text.parse::<Name>(), Err(InvalidName), "{text}");
+            assert_eq!(text.parse::<NamespacedName>(), Err(InvalidName), "{text}");
         }
     }
 }

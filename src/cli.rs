@@ -66,7 +66,7 @@ fn environment() -> String {
     format!("{CONSUL_ENVIRONMENT}\n\n{ENVIRONMENT}")
 }
 
-/// The same, except for Consul's.
+/// Settings that have no flag, except those of Consul.
 const ENVIRONMENT: &str = "\
 For --traces-exporter=otlp (docs/traces.md):
   OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_EXPORTER_OTLP_HEADERS,
@@ -218,13 +218,13 @@ pub(crate) enum LeaderElection {
 
 impl ElectionFlags {
     /// The settings of the election for the library.
-    pub(crate) fn settings(self) -> leader::Settings {
+    pub(crate) fn settings(self) -> leader::ElectionSettings {
         let mode = match self.leader_election {
             LeaderElection::Kubernetes => leader::Mode::Kubernetes,
             LeaderElection::Consul => leader::Mode::Consul,
             LeaderElection::Off => leader::Mode::Off,
         };
-        leader::Settings {
+        leader::ElectionSettings {
             mode,
             identity: self.leader_election_identity.unwrap_or_else(some_identity),
             namespace: self.leader_election_namespace,
@@ -300,8 +300,8 @@ impl ScopeFlags {
     }
 
     /// The kinds of workloads for the library.
-    pub(crate) fn workloads(&self) -> controller::Workloads {
-        controller::Workloads {
+    pub(crate) fn workloads(&self) -> controller::WorkloadChoice {
+        controller::WorkloadChoice {
             kinds: self.workloads.kinds(),
             table: self.kinds.clone(),
         }
@@ -313,11 +313,11 @@ impl OperatorFlags {
     pub(crate) fn settings(
         self,
         scope: Scope,
-        workloads: controller::Workloads,
-        election: leader::Settings,
+        workloads: controller::WorkloadChoice,
+        election: leader::ElectionSettings,
         consul_memory: usize,
-    ) -> controller::Settings {
-        controller::Settings {
+    ) -> controller::OperatorSettings {
+        controller::OperatorSettings {
             cluster_id: self.cluster_id,
             cluster_name: self.cluster_name,
             consul_node: self.consul_node,

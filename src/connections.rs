@@ -440,8 +440,8 @@ mod tests {
             let mut heard = String::new();
             while !heard.contains("kept") {
                 let mut more = [0; 64];
-                let count = timeout(PATIENCE, stream.read(&mut more)).await;
-                let count = count.expect("it is answered").unwrap();
+                let read = timeout(PATIENCE, stream.read(&mut more)).await;
+                let count = read.expect("it is answered").unwrap();
                 heard += std::str::from_utf8(&more[..count]).unwrap();
             }
             kept.push(stream);

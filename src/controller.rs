@@ -71,9 +71,9 @@ use self::{
     events::Events,
     index::Index,
     prefix_watches::PrefixWatches,
-    proof_record::{Group, Keeper, ProofRecord},
+    proof_record::{ProofGroup, ProofKeeper, ProofRecord},
     secret::Secrets,
-    session_manager::SessionManager,
+    session_manager::{RENEW_EARLIER_SESSIONS_FOR, SessionManager},
     unfailable::Unfailable,
 };
 use crate::{
@@ -99,7 +99,7 @@ const LOW_PRIORITY: Duration = Duration::from_millis(50);
 
 /// Settings of the operator.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct OperatorSettings {
     /// Name of the cluster in Consul; by default the first 8 characters of its id.
     pub cluster_name: Option<String>,
     /// Id of the cluster in Consul; by default the uid of the namespace kube-system.
@@ -109,9 +109,9 @@ pub struct Settings {
     /// Part of the cluster that the operator works for.
     pub scope: Scope,
     /// Kinds of workloads that the operator serves.
-    pub workloads: Workloads,
+    pub workloads: WorkloadChoice,
     /// Settings of the election, which decides which of several replicas leads.
-    pub election: leader::Settings,
+    pub election: leader::ElectionSettings,
     /// Rules that say who may use which prefix with the operator's own token.
     pub tenancy: Tenancy,
     /// Order in which waiting workloads are served.
@@ -122,7 +122,7 @@ pub struct Settings {
 
 /// Kinds of workloads that an operator serves.
 #[derive(Clone, Debug, Default)]
-pub struct Workloads {
+pub struct WorkloadChoice {
     /// Kinds that come with the operator.
     pub kinds: Kinds,
     /// Name of the `ConfigMap` in the operator's namespace that has rows of other kinds.
@@ -130,7 +130,7 @@ pub struct Workloads {
 }
 
 /// State that all terms of leadership share.
-struct Shared {
+struct SharedState {
     cluster: Cluster,
     /// Name of this replica.
     identity: Arc<str>,
@@ -138,7 +138,7 @@ struct Shared {
     /// does not end them.
     node: Arc<str>,
     scope: Scope,
-    served: Workloads,
+    served: WorkloadChoice,
     known: KnownKinds,
     tenancy: Tenancy,
     order: Order,
@@ -164,15 +164,15 @@ struct Shared {
 
 /// State of one term of leadership. The clients send no writes after the term.
 struct Context {
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
     client: Client,
     consul: consul::Client,
     identity: Identity,
     index: Index,
-    workloads: workload::Workloads,
+    workloads: workload::ClusterWorkloads,
     unfailable: Unfailable,
     /// Record of the last proofs as it was when the term began.
-    last_proofs: LastProofs<Group>,
+    last_proofs: LastProofs<ProofGroup>,
     prefix_watches: PrefixWatches,
     secrets: Secrets,
 }
@@ -182,7 +182,7 @@ struct Context {
 /// # Errors
 /// The cluster can't be reached at the start, or refuses access to something that the operator must read then.
 pub async fn run(
-    settings: Settings,
+    settings: OperatorSettings,
     consul: consul::Config,
     telemetry: Telemetry,
     shutdown: impl Future<Output = ()> + Clone,
@@ -257,7 +257,7 @@ pub async fn run(
         consul,
         health,
         kept_in,
-        shared: Arc::new(Shared {
+        shared: Arc::new(SharedState {
             cluster,
             identity,
             node,
@@ -307,7 +307,7 @@ fn counted_budget(bytes: usize, metrics: &Metrics) -> Budget {
 
 /// Starts the tasks that report about the cluster in the background. The work of the operator does not depend on
 /// them.
-fn startup_tasks(client: &Client, settings: &Settings, health: &Health) -> JoinSet<()> {
+fn startup_tasks(client: &Client, settings: &OperatorSettings, health: &Health) -> JoinSet<()> {
     let mut tasks = JoinSet::new();
     let kinds: Vec<_> = settings.workloads.kinds.iter().cloned().collect();
     tasks.spawn(schema::report(client.clone(), kinds.clone()));
@@ -334,7 +334,7 @@ fn log_part(scope: &Scope) {
 
 /// Returns the place where the identity of this cluster is kept.
 fn identity_place(
-    election: &leader::Settings,
+    election: &leader::ElectionSettings,
     kubernetes: &Config,
     cluster: &Cluster,
     node: &Arc<str>,
@@ -349,14 +349,14 @@ fn identity_place(
     }
 }
 
-/// Work of the leader. Each term reads everything again that [`Shared`] does not hold.
+/// Work of the leader. Each term reads everything again that [`SharedState`] does not hold.
 struct LeaderTask {
     kubernetes: Config,
     consul: consul::Client,
     health: Health,
     /// Settings of the Lease in which the record of the last proofs is kept.
-    kept_in: leader::Settings,
-    shared: Arc<Shared>,
+    kept_in: leader::ElectionSettings,
+    shared: Arc<SharedState>,
 }
 
 impl LeaderTask {
@@ -369,7 +369,7 @@ impl LeaderTask {
     ) -> impl Future<Output = anyhow::Result<()>> {
         // The watches begin before this replica is reported as the leader, so that the replica does not count as
         // ready in between.
-        let Shared {
+        let SharedState {
             scope,
             served,
             metrics,
@@ -408,9 +408,9 @@ impl LeaderTask {
             }
         });
         let mut aside = JoinSet::new();
-        aside.spawn(sessions.clone().settle_in(session_manager::SETTLED));
+        aside.spawn(sessions.clone().settle_in(RENEW_EARLIER_SESSIONS_FOR));
         let record = &self.shared.proof_record;
-        let keeper = Keeper::new(
+        let keeper = ProofKeeper::new(
             client.clone(),
             &self.kubernetes.default_namespace,
             &self.kept_in,
@@ -425,7 +425,7 @@ impl LeaderTask {
         }
         let context = Arc::new(Context {
             shared: self.shared.clone(),
-            workloads: workload::Workloads::new(
+            workloads: workload::ClusterWorkloads::new(
                 client.clone(),
                 self.shared.known.clone(),
                 workload::ServedKinds::new(&self.shared.served.kinds),

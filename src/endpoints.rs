@@ -39,7 +39,7 @@ const BOUNDS: Bounds = Bounds {
 
 /// Time that the API server has to say who may read the metrics. It is shorter than the connection lasts, so that the
 /// client learns that there was no answer.
-const PATIENCE: Duration = Duration::from_secs(5);
+const METRICS_REVIEW_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Purpose for which scrapers show their tokens.
 const PURPOSE: Purpose = Purpose {
@@ -53,7 +53,7 @@ const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset
 
 /// Settings of the endpoints.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct EndpointsSettings {
     /// Address on which the endpoints are served.
     pub address: SocketAddr,
     /// Files for TLS; `None` means plain HTTP.
@@ -73,7 +73,7 @@ pub enum Access {
 
 /// The endpoints can't be served.
 #[derive(Debug, thiserror::Error)]
-pub enum BindError {
+pub enum EndpointsError {
     /// Listening on the address failed.
     #[error(
         "cannot listen on {address}: {source}; choose another address with --http-address or HTTP_ADDRESS"
@@ -102,14 +102,15 @@ pub struct Endpoints {
 
 impl Endpoints {
     /// Listens on the address; port 0 takes a free port.
-    pub async fn bind(settings: Settings) -> Result<Self, BindError> {
-        let Settings {
+    pub async fn bind(settings: EndpointsSettings) -> Result<Self, EndpointsError> {
+        let EndpointsSettings {
             address,
             tls,
             metrics,
         } = settings;
-        let listener = connections::listen(address).await;
-        let listener = listener.map_err(|source| BindError::Address { address, source })?;
+        let listener = connections::listen(address)
+            .await
+            .map_err(|source| EndpointsError::Address { address, source })?;
         let tls = tls.map(Tls::read).transpose()?;
         let scrapers = match metrics {
             Access::Open => None,
@@ -190,8 +191,9 @@ struct Scrapers {
 
 impl Scrapers {
     /// Uses the API server of KUBECONFIG, or of the pod's cluster.
-    async fn new() -> Result<Self, BindError> {
-        let no_cluster = |error: &dyn std::error::Error| BindError::NoCluster(error.to_string());
+    async fn new() -> Result<Self, EndpointsError> {
+        let no_cluster =
+            |error: &dyn std::error::Error| EndpointsError::NoCluster(error.to_string());
         let mut config = kube::Config::infer()
             .await
             .map_err(|error| no_cluster(&error))?;
@@ -210,7 +212,7 @@ impl Scrapers {
 
     /// Admits a client at this address, or returns why not.
     async fn admit(&self, headers: &HeaderMap, address: &Arc<str>) -> Result<(), Refusal> {
-        let review = timeout(PATIENCE, self.review(headers, address));
+        let review = timeout(METRICS_REVIEW_TIMEOUT, self.review(headers, address));
         let admitted = review.await.unwrap_or(Err(Refusal::silent()));
         self.report(&admitted);
         admitted

@@ -36,7 +36,7 @@ pub(crate) use self::{
 };
 use self::{
     history::LeaseHistory,
-    keeper::{Keeper, MarkPlace},
+    keeper::{MarkKeeper, MarkPlace},
     mark::Version,
 };
 use crate::leader::Term;
@@ -243,7 +243,7 @@ impl Identity {
             place: self.place.clone(),
         };
         let (history, marks) = (self.history.clone(), self.marks.clone());
-        let keeper = Keeper::new(place, history, marks, (state, self.changed.clone()));
+        let keeper = MarkKeeper::new(place, history, marks, (state, self.changed.clone()));
         keepers.tasks.spawn(keeper.run());
         keepers.states.insert(datacenter, seen.clone());
         seen

@@ -38,10 +38,10 @@ pub use self::{
 
 /// Time that the work may take to end when the lead is lost. Its tasks are dropped, so it takes no time unless one of
 /// them is stuck in a blocking call.
-const END: Duration = Duration::from_secs(5);
+const WORK_END_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Time limit for giving the lead back.
-const RESIGNATION: Duration = Duration::from_secs(2);
+const RESIGNATION_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The way in which a replica becomes the leader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,7 +56,7 @@ pub enum Mode {
 
 /// Settings of the election.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct ElectionSettings {
     /// Way in which the leader is elected.
     pub mode: Mode,
     /// Name of this replica. A process that finds its own name as the leader when it starts takes over at once,
@@ -70,7 +70,7 @@ pub struct Settings {
     pub lease: Duration,
 }
 
-impl Settings {
+impl ElectionSettings {
     /// Returns the time that the other replicas wait for a dead leader; `None` if there is no election.
     pub fn waits(&self) -> Option<Duration> {
         (self.mode != Mode::Off).then_some(self.lease)
@@ -95,7 +95,7 @@ pub const LEGACY: &str = "consul-semaphore.io/last-proofs";
 /// The settings and the clients of an election.
 pub struct Election {
     /// Settings of the election.
-    pub settings: Settings,
+    pub settings: ElectionSettings,
     /// Settings of the client for the API server.
     pub kubernetes: kube::Config,
     /// Client for Consul, without a gate.
@@ -193,12 +193,12 @@ async fn campaign<C: Candidate, F: Fn(&Standing), W: Future<Output = anyhow::Res
         term.end();
         board.lost(&lost);
         if !ended {
-            let ended = timeout(END, work).await;
+            let ended = timeout(WORK_END_TIMEOUT, work).await;
             ended.map_err(|_| anyhow!("the work goes on though the lead is lost"))??;
         }
     };
     board.ends();
-    let resigned = timeout(RESIGNATION, candidate.resign()).await;
+    let resigned = timeout(RESIGNATION_TIMEOUT, candidate.resign()).await;
     if resigned.context("giving the lead back").is_err() {
         tracing::warn!("the lead could not be given back: another replica has it when it runs out");
     }

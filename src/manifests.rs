@@ -12,7 +12,7 @@ use std::{fmt, str::FromStr};
 use consul_semaphore_api::annotations::{OF_THE_OPERATOR, is_object_name};
 use consul_semaphore_workload::{Kind, Kinds};
 
-use self::rows::{Hold, Life, Policies, Writes};
+use self::rows::{HoldChange, LifeExpressions, Policies, Writes};
 use crate::{
     admission,
     check::rights::{Rule, rules_of},
@@ -209,8 +209,8 @@ pub fn component(kind: &Kind) -> String {
 }
 
 fn rights(kind: &Kind) -> String {
-    let rules = rules_of(kind);
-    let rules = rules.iter().map(rule).chain(policies(kind));
+    let own_rules = rules_of(kind);
+    let rules = own_rules.iter().map(rule).chain(policies(kind));
     let filling = [("rules", rules.collect())];
     fill_in(include_str!("manifests/rights.yaml"), kind, &filling)
 }
@@ -229,8 +229,8 @@ fn policies(kind: &Kind) -> impl Iterator<Item = String> {
             let these = policies
                 .iter()
                 .filter(|policy| policy.resource().starts_with(type_));
-            let names: Vec<&str> = these.map(admission::Policy::name).collect();
-            let names = names.join(", ");
+            let each_name: Vec<&str> = these.map(admission::Policy::name).collect();
+            let names = each_name.join(", ");
             (!names.is_empty()).then(|| {
                 format!(
                     "- apiGroups: [admissionregistration.k8s.io]\n  \
@@ -241,14 +241,14 @@ fn policies(kind: &Kind) -> impl Iterator<Item = String> {
         })
 }
 
-fn hold(kind: &Kind, life: &Life) -> String {
+fn hold(kind: &Kind, life: &LifeExpressions) -> String {
     let (spec, patch) = match &life.hold {
-        Hold::Spec(spec) => (spec_if_it_waits(spec), String::new()),
-        Hold::Field(path, value) => {
+        HoldChange::Spec(spec) => (spec_if_it_waits(spec), String::new()),
+        HoldChange::Field(path, value) => {
             let add = format!("[JSONPatch{{op: 'add', path: '{path}', value: {value}}}]");
             (String::new(), patches_if_it_waits(&add))
         }
-        Hold::Patches(patches) => (String::new(), patches_if_it_waits(patches)),
+        HoldChange::Patches(patches) => (String::new(), patches_if_it_waits(patches)),
     };
     let filling = [
         ("spec", spec),
@@ -285,7 +285,7 @@ fn patches_if_it_waits(patches: &str) -> String {
 }
 
 /// Returns the policy on what an object must be like to be held.
-fn refuse(kind: &Kind, life: &Life, requires: Vec<(String, String)>) -> String {
+fn refuse(kind: &Kind, life: &LifeExpressions, requires: Vec<(String, String)>) -> String {
     let requires = requires.into_iter().map(|(required, title)| {
         let filling = [("required", required), ("title", title)];
         fill_in(include_str!("manifests/require.yaml"), kind, &filling)
@@ -309,7 +309,7 @@ fn refuse(kind: &Kind, life: &Life, requires: Vec<(String, String)>) -> String {
     fill_in(include_str!("manifests/refuse.yaml"), kind, &filling)
 }
 
-fn guard(kind: &Kind, life: &Life) -> String {
+fn guard(kind: &Kind, life: &LifeExpressions) -> String {
     // An object that can be held again is held again. One that can't continues if it was granted its slots. If it
     // never was held, the policy leaves it alone, because its controller may copy annotations to it after its start.
     let (runs, started, late) = if life.again {
@@ -426,9 +426,9 @@ mod tests {
                 let name = policy.split("name: ").nth(1).unwrap();
                 name.lines().next().unwrap().to_owned()
             });
-            let known = admission::policies_of(&kind);
-            let known = known.iter().map(|policy| policy.name().to_owned());
-            let known: BTreeSet<String> = known.filter(|_| kind != Kind::Job).collect();
+            let expected = admission::policies_of(&kind);
+            let names = expected.iter().map(|policy| policy.name().to_owned());
+            let known: BTreeSet<String> = names.filter(|_| kind != Kind::Job).collect();
             assert_eq!(made.collect::<BTreeSet<_>>(), known);
         }
     }

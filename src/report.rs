@@ -18,14 +18,14 @@ use crate::{
 
 /// Reports what works and what does not.
 pub(crate) fn check(flags: cli::Check) -> ExitCode {
-    let consul = flags
+    let from_flags = flags
         .consul
         .config::<cli::Cli>()
         .unwrap_or_else(|error| error.exit());
     let consul = consul::Config {
         // The operator that is checked has the same setting.
         token_file_may_come: true,
-        ..consul
+        ..from_flags
     };
     report(flags, consul).unwrap_or_else(|error| failed(&error))
 }

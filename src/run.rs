@@ -31,14 +31,14 @@ pub(crate) fn run(flags: cli::Run) -> anyhow::Result<()> {
         .web
         .settings(&scope)
         .unwrap_or_else(|error| error.exit());
-    let consul = flags
+    let from_flags = flags
         .consul
         .config::<cli::Cli>()
         .unwrap_or_else(|error| error.exit());
     let consul = consul::Config {
         max_watches: flags.consul_max_watches,
         token_file_may_come: true,
-        ..consul
+        ..from_flags
     };
     logs::init(
         flags.log_format.into(),
@@ -64,10 +64,10 @@ pub(crate) fn run(flags: cli::Run) -> anyhow::Result<()> {
 
 /// Serves the HTTP endpoints for as long as the controller runs, and bounds how long the controller takes to end.
 async fn operate(
-    http: endpoints::Settings,
-    page: Option<web::Settings>,
+    http: endpoints::EndpointsSettings,
+    page: Option<web::PageSettings>,
     traces: cli::TracesExporter,
-    settings: controller::Settings,
+    settings: controller::OperatorSettings,
     consul: consul::Config,
 ) -> anyhow::Result<()> {
     let shutdown = shutdown::requested().context("cannot listen for signals")?;

@@ -12,22 +12,22 @@ use serde_json::value::RawValue;
 use tokio::time::timeout;
 
 /// Time limit for the answer about one kind when the operator starts.
-const PATIENCE: Duration = Duration::from_secs(30);
+const SCHEMA_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Length to which an error is cut, in characters.
-const SHOWN: usize = 300;
+const LONGEST_ERROR: usize = 300;
 
 /// The answer of a cluster's schema of a kind about a field.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Finding {
+pub(crate) struct FieldFinding {
     pub(crate) kind: Kind,
     pub(crate) needed: Needed,
-    pub(crate) standing: Standing,
+    pub(crate) standing: FieldState,
 }
 
 /// Whether the schema has the field.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Standing {
+pub(crate) enum FieldState {
     /// The schema has the field, or takes any field.
     There,
     /// The schema lacks the field, so the API server drops it.
@@ -38,7 +38,7 @@ pub(crate) enum Standing {
     Unknown(String),
 }
 
-impl fmt::Display for Finding {
+impl fmt::Display for FieldFinding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             kind,
@@ -47,29 +47,31 @@ impl fmt::Display for Finding {
         } = self;
         let (path, kind) = (&needed.path, kind.name());
         match standing {
-            Standing::There => write!(f, "the schema has {path}"),
-            Standing::Missing if needed.holds => write!(
+            FieldState::There => write!(f, "the schema has {path}"),
+            FieldState::Missing if needed.holds => write!(
                 f,
                 "a {kind} can't be held: the schema has no {path}, so it runs without a slot"
             ),
-            Standing::Missing => write!(
+            FieldState::Missing => write!(
                 f,
                 "the schema has no {path}, so this version is older than tested"
             ),
-            Standing::NoKind => write!(
+            FieldState::NoKind => write!(
                 f,
                 "the cluster has no {kind}: it is served as soon as it is there"
             ),
-            Standing::Unknown(why) => write!(f, "whether the schema has {path} is unknown: {why}"),
+            FieldState::Unknown(why) => {
+                write!(f, "whether the schema has {path} is unknown: {why}")
+            }
         }
     }
 }
 
-impl Finding {
+impl FieldFinding {
     /// Returns what to do about the finding.
     pub(crate) fn advice(&self) -> Option<String> {
         let Self { kind, needed, .. } = self;
-        let is_missing = self.standing == Standing::Missing;
+        let is_missing = self.standing == FieldState::Missing;
         is_missing.then(|| match &needed.since {
             Some(version) => format!("install {version} or a later one"),
             None => format!(
@@ -82,8 +84,8 @@ impl Finding {
     fn log(&self) {
         let kind = self.kind.name();
         match (&self.standing, self.advice()) {
-            (Standing::Missing, Some(advice)) => tracing::warn!(%kind, "{self}: {advice}"),
-            (Standing::Unknown(_), _) => tracing::info!(%kind, "{self}"),
+            (FieldState::Missing, Some(advice)) => tracing::warn!(%kind, "{self}: {advice}"),
+            (FieldState::Unknown(_), _) => tracing::info!(%kind, "{self}"),
             _ => tracing::debug!(%kind, "{self}"),
         }
     }
@@ -92,7 +94,7 @@ impl Finding {
 /// Reads the schemas of these kinds and logs what is missing.
 pub(crate) async fn report(client: Client, kinds: Vec<Kind>) {
     for kind in &kinds {
-        for finding in look(&client, kind, PATIENCE).await {
+        for finding in look(&client, kind, SCHEMA_TIMEOUT).await {
             finding.log();
         }
     }
@@ -100,28 +102,27 @@ pub(crate) async fn report(client: Client, kinds: Vec<Kind>) {
 
 /// Reads what a cluster's schema says about the fields that a kind needs. It never fails. Every user may read the
 /// schema.
-pub(crate) async fn look(client: &Client, kind: &Kind, patience: Duration) -> Vec<Finding> {
+pub(crate) async fn look(client: &Client, kind: &Kind, patience: Duration) -> Vec<FieldFinding> {
     let needed = kind.needed();
     if needed.is_empty() {
         return Vec::new();
     }
     let resource = kind.resource();
     let path = format!("/openapi/v3/apis/{}/{}", resource.group, resource.version);
-    let read = async {
-        let request = Request::get(path).body(Vec::new());
-        let request = request.map_err(|error| {
+    let text = async {
+        let request = Request::get(path).body(Vec::new()).map_err(|error| {
             kube::Error::BuildRequest(kube::core::request::Error::BuildRequest(error))
         })?;
         client.request_text(request).await
     };
-    let read = timeout(patience, read).await;
+    let read = timeout(patience, text).await;
     let standing = |needed: &Needed| match &read {
-        Err(_) => Standing::Unknown("the API server did not answer in time".to_owned()),
-        Ok(Err(kube::Error::Api(status))) if status.code == 404 => Standing::NoKind,
-        Ok(Err(error)) => Standing::Unknown(one_line(&error.to_string(), SHOWN)),
+        Err(_) => FieldState::Unknown("the API server did not answer in time".to_owned()),
+        Ok(Err(kube::Error::Api(status))) if status.code == 404 => FieldState::NoKind,
+        Ok(Err(error)) => FieldState::Unknown(one_line(&error.to_string(), LONGEST_ERROR)),
         Ok(Ok(document)) => in_document(document, kind, &needed.path),
     };
-    let findings = needed.into_iter().map(|needed| Finding {
+    let findings = needed.into_iter().map(|needed| FieldFinding {
         kind: kind.clone(),
         standing: standing(&needed),
         needed,
@@ -146,7 +147,7 @@ struct Components<'a> {
 #[serde(default)]
 struct Schema<'a> {
     #[serde(rename = "x-kubernetes-group-version-kind")]
-    kinds: Vec<Names>,
+    kinds: Vec<GroupVersionKind>,
     #[serde(borrow)]
     properties: HashMap<String, &'a RawValue>,
     #[serde(borrow)]
@@ -158,7 +159,7 @@ struct Schema<'a> {
 }
 
 #[derive(Deserialize)]
-struct Names {
+struct GroupVersionKind {
     group: String,
     version: String,
     kind: String,
@@ -166,15 +167,16 @@ struct Names {
 
 /// Returns whether the schema of this kind has a field, as in `spec.suspend`. The path does not name steps into a
 /// list.
-fn in_document(document: &str, kind: &Kind, path: &str) -> Standing {
-    let unknown = |error: serde_json::Error| Standing::Unknown(one_line(&error.to_string(), SHOWN));
+fn in_document(document: &str, kind: &Kind, path: &str) -> FieldState {
+    let unknown =
+        |error: serde_json::Error| FieldState::Unknown(one_line(&error.to_string(), LONGEST_ERROR));
     let document: Document<'_> = match serde_json::from_str(document) {
         Ok(document) => document,
         Err(error) => return unknown(error),
     };
     let resource = kind.resource();
-    let is_it = |names: &Names| {
-        let Names {
+    let is_it = |names: &GroupVersionKind| {
+        let GroupVersionKind {
             group,
             version,
             kind,
@@ -187,9 +189,9 @@ fn in_document(document: &str, kind: &Kind, path: &str) -> Standing {
         schema.kinds.iter().any(is_it).then_some(schema)
     });
     match schema.map(|schema| has(schema, path)) {
-        None => Standing::NoKind,
-        Some(Ok(true)) => Standing::There,
-        Some(Ok(false)) => Standing::Missing,
+        None => FieldState::NoKind,
+        Some(Ok(true)) => FieldState::There,
+        Some(Ok(false)) => FieldState::Missing,
         Some(Err(error)) => unknown(error),
     }
 }
@@ -244,25 +246,25 @@ mod tests {
         assert_eq!((&*needed.path, needed.holds), ("spec.suspend", true));
         let of = |spec: Value| in_document(&document(&spec), &spark, "spec.suspend");
         let without = json!({ "type": "object", "properties": { "mode": { "type": "string" } } });
-        assert_eq!(of(without.clone()), Standing::Missing, "before 2.4");
+        assert_eq!(of(without.clone()), FieldState::Missing, "before 2.4");
         let mut with = without.clone();
         with["properties"]["suspend"] = json!({ "type": "boolean" });
-        assert_eq!(of(with), Standing::There);
+        assert_eq!(of(with), FieldState::There);
         let mut any = without;
         any["x-kubernetes-preserve-unknown-fields"] = true.into();
-        assert_eq!(of(any), Standing::There);
+        assert_eq!(of(any), FieldState::There);
         assert_eq!(
             of(json!({ "additionalProperties": false })),
-            Standing::Missing
+            FieldState::Missing
         );
         assert_eq!(
             of(json!({ "additionalProperties": { "type": "string" } })),
-            Standing::There
+            FieldState::There
         );
         let other = in_document(&document(&json!({})), &kind("rayjobs"), "spec.suspend");
-        assert_eq!(other, Standing::NoKind);
+        assert_eq!(other, FieldState::NoKind);
         let broken = in_document("{", &spark, "spec.suspend");
-        assert!(matches!(broken, Standing::Unknown(_)));
+        assert!(matches!(broken, FieldState::Unknown(_)));
     }
 
     #[test]
@@ -274,20 +276,20 @@ mod tests {
         let spec = json!({ "type": "object", "properties": { "replicatedJobs": jobs } });
         let spark = kind("sparkapplications");
         let of = |path: &str| in_document(&document(&spec), &spark, path);
-        assert_eq!(of("spec.replicatedJobs.dependsOn"), Standing::There);
-        assert_eq!(of("spec.replicatedJobs.groupName"), Standing::Missing);
+        assert_eq!(of("spec.replicatedJobs.dependsOn"), FieldState::There);
+        assert_eq!(of("spec.replicatedJobs.groupName"), FieldState::Missing);
     }
 
     #[test]
     fn what_is_missing_is_said_with_the_version_to_install() {
         let spark = kind("sparkapplications");
         let needed = spark.needed().remove(0);
-        let finding = |standing| Finding {
+        let finding = |standing| FieldFinding {
             kind: spark.clone(),
             needed: needed.clone(),
             standing,
         };
-        let missing = finding(Standing::Missing);
+        let missing = finding(FieldState::Missing);
         assert_eq!(
             missing.to_string(),
             "a SparkApplication can't be held: the schema has no spec.suspend, so it runs without a slot"
@@ -297,6 +299,6 @@ mod tests {
             advice.as_deref(),
             Some("install Spark operator 2.4 or a later one")
         );
-        assert_eq!(finding(Standing::There).advice(), None);
+        assert_eq!(finding(FieldState::There).advice(), None);
     }
 }

@@ -24,10 +24,11 @@ where
     F: Fn(Client) -> Api<K>,
     K: Resource + Clone + std::fmt::Debug + DeserializeOwned + Send + 'static,
 {
-    let streamed = watcher(api(client.clone()), config.clone().streaming_lists()).default_backoff();
-    let streamed = streamed.take_while(|event| future::ready(!is_not_streamed(event)));
+    let watched = watcher(api(client.clone()), config.clone().streaming_lists()).default_backoff();
+    let streamed = watched.take_while(|event| future::ready(!is_not_streamed(event)));
     let in_pages = api(pages::bounded(client.clone()));
-    streamed.chain(watcher(in_pages, config.page_size(pages::MOST)).default_backoff())
+    let paged = config.page_size(pages::MAX_OBJECTS_PER_PAGE);
+    streamed.chain(watcher(in_pages, paged).default_backoff())
 }
 
 /// Returns whether the API server says that it can't stream lists.

@@ -45,7 +45,7 @@ const PURPOSE: Purpose = Purpose {
 
 /// Bounds of connections. An open page reconnects before its connection is closed.
 const BOUNDS: Bounds = Bounds {
-    most: places::ALL + 32,
+    most: places::MAX_PAGES + 32,
     head: Duration::from_secs(10),
     lasts: Duration::from_mins(15),
     grace: Duration::ZERO,
@@ -56,18 +56,18 @@ const SILENCE: Duration = Duration::from_mins(5);
 
 /// Settings of the page.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct PageSettings {
     /// Address on which the page is served.
     pub address: SocketAddr,
     /// Users that may see the page.
-    pub access: Access,
+    pub access: PageAccess,
     /// Semaphores that the page shows.
     pub scope: Scope,
 }
 
 /// The users that may see the page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Access {
+pub enum PageAccess {
     /// Everybody with a token that the API server knows, as far as the user may list `ConsulSemaphores`.
     Kubernetes,
     /// Everybody may see the page. This is only for loopback addresses.
@@ -88,7 +88,7 @@ pub struct BindError {
 #[derive(Debug)]
 pub struct Page {
     listener: TcpListener,
-    settings: Settings,
+    settings: PageSettings,
 }
 
 /// State that all open pages share.
@@ -104,10 +104,11 @@ type Shared = tokio::sync::watch::Sender<Picture>;
 
 impl Page {
     /// Listens on the address; port 0 takes a free port.
-    pub async fn bind(settings: Settings) -> Result<Self, BindError> {
+    pub async fn bind(settings: PageSettings) -> Result<Self, BindError> {
         let address = settings.address;
-        let listener = connections::listen(address).await;
-        let listener = listener.map_err(|source| BindError { address, source })?;
+        let listener = connections::listen(address)
+            .await
+            .map_err(|source| BindError { address, source })?;
         Ok(Self { listener, settings })
     }
 
@@ -125,7 +126,7 @@ impl Page {
         telemetry: Telemetry,
         shutdown: impl Future<Output = ()>,
     ) -> anyhow::Result<()> {
-        let Settings {
+        let PageSettings {
             address: _,
             access,
             scope,
@@ -145,8 +146,8 @@ impl Page {
         }
         let app = AppState {
             guard: match access {
-                Access::Kubernetes => Guard::Asks(Box::new(Reviews::new(client, PURPOSE))),
-                Access::Open => Guard::Open,
+                PageAccess::Kubernetes => Guard::Asks(Box::new(Reviews::new(client, PURPOSE))),
+                PageAccess::Open => Guard::Open,
             },
             picture,
             places: Places::default(),

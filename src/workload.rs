@@ -48,14 +48,14 @@ use serde_json::value::RawValue;
 use tokio::time::sleep;
 
 /// Number of remaining pods that are named.
-const NAMED: u32 = 10;
+const MAX_NAMED_REMAINS: u32 = 10;
 
 /// Number of parts of a workload that are read at once.
-const PAGE: u32 = 100;
+const PARTS_PER_PAGE: u32 = 100;
 
 /// Largest number of parts of a workload that are ended with it, and how many of them at once.
-const MOST_BELOW: u32 = 500;
-const AT_ONCE: usize = 8;
+const MAX_ENDED_PARTS: u32 = 500;
+const PARTS_ENDED_AT_ONCE: usize = 8;
 
 /// Time for which the API server may still apply a start that was sent before a kind was switched off, even by
 /// another replica. It is the API server's own bound on a request.
@@ -186,7 +186,7 @@ fn given_up_at(end: Moment, mut request: http::Request<Vec<u8>>) -> http::Reques
 }
 
 /// The workloads of a cluster.
-pub(crate) struct Workloads {
+pub(crate) struct ClusterWorkloads {
     client: Client,
     kinds: KnownKinds,
     served: ServedKinds,
@@ -195,7 +195,7 @@ pub(crate) struct Workloads {
     owners: Owners,
 }
 
-impl Workloads {
+impl ClusterWorkloads {
     pub(crate) fn new(
         client: Client,
         kinds: KnownKinds,
@@ -251,7 +251,7 @@ impl Workloads {
         let Some(kind) = self.kind(&target.kind) else {
             return Err(unknown(&target.kind));
         };
-        let of = Resource::new(&kind, &namespace, &target.name);
+        let of = WorkloadResource::new(&kind, &namespace, &target.name);
         let mut answer = self.send_write(&of, &target, &request, end).await;
         let may_write = self.may_write_after(&of, answer.as_ref().err(), end).await;
         if may_write == Some(true) {
@@ -283,7 +283,7 @@ impl Workloads {
 
     async fn send_write(
         &self,
-        of: &Resource<'_>,
+        of: &WorkloadResource<'_>,
         target: &Target,
         request: &Request,
         end: Moment,
@@ -297,7 +297,7 @@ impl Workloads {
     /// another kind says nothing about Jobs in the same queue.
     async fn may_write_after(
         &self,
-        of: &Resource<'_>,
+        of: &WorkloadResource<'_>,
         error: Option<&CallError>,
         end: Moment,
     ) -> Option<bool> {
@@ -315,15 +315,15 @@ impl Workloads {
         let EndBelow { kind, labels, .. } = below;
         let api: Api<Object> =
             Api::namespaced_with(self.client.clone(), namespace, &kind.resource());
-        let of_it = ListParams::default().labels(labels).limit(MOST_BELOW);
+        let of_it = ListParams::default().labels(labels).limit(MAX_ENDED_PARTS);
         let ended = async {
-            let found = call_until(end, api.list(&of_it)).await?.items.into_iter();
-            let found = found.filter(|object| below.ends(object));
-            let ends = found.filter_map(|object| object.metadata.name).map(|name| {
+            let listed = call_until(end, api.list(&of_it)).await?.items.into_iter();
+            let found = listed.filter(|object| below.ends(object));
+            let calls = found.filter_map(|object| object.metadata.name).map(|name| {
                 let (api, patch) = (&api, Patch::Merge(&below.patch));
                 async move { call_until(end, api.patch(&name, &patch_params(), &patch)).await }
             });
-            let mut ends = stream::iter(ends).buffer_unordered(AT_ONCE);
+            let mut ends = stream::iter(calls).buffer_unordered(PARTS_ENDED_AT_ONCE);
             let mut failed = None;
             while let Some(ended) = ends.next().await {
                 // A part that has ended in the meantime can't be changed any more.
@@ -370,7 +370,7 @@ impl Workloads {
     /// operator may write to no workload. The API server has given the write up by `end`.
     async fn find_out(
         &self,
-        of: &Resource<'_>,
+        of: &WorkloadResource<'_>,
         target: &Target,
         error: &CallError,
         forbidden: bool,
@@ -444,7 +444,7 @@ impl Workloads {
     /// Reads a workload; `None` if it was deleted, replaced under its name, or does not concern the operator.
     async fn read(
         &self,
-        of: &Resource<'_>,
+        of: &WorkloadResource<'_>,
         uid: &Uid,
     ) -> Result<Option<TrackedWorkload>, CallError> {
         let seen = Moment::now();
@@ -456,7 +456,7 @@ impl Workloads {
     }
 
     /// Reads the object of a workload as JSON; `None` if there is no object under its name.
-    async fn read_text(&self, of: &Resource<'_>) -> Result<Option<String>, CallError> {
+    async fn read_text(&self, of: &WorkloadResource<'_>) -> Result<Option<String>, CallError> {
         let text = async { self.client.request_text(of.get()?).await };
         match call(text).await {
             Err(error) => match error.not_found(of.name) {
@@ -493,13 +493,15 @@ impl Workloads {
         let Some(kind) = self.kind(kind) else {
             return Err(unknown(kind).to_string());
         };
-        let of = Resource::new(&kind, namespace, workload);
+        let of = WorkloadResource::new(&kind, namespace, workload);
         if let Some(since) = self.served.off_since(&kind) {
             let left = self.left_of_unserved(&of, identity, since).await;
             return left.map(|left| (None, left));
         }
-        let owner = self.owners.owner(uid);
-        let owner = owner.filter(|_| kind == Kind::KueueWorkload);
+        let owner = self
+            .owners
+            .owner(uid)
+            .filter(|_| kind == Kind::KueueWorkload);
         let prove = async {
             let found = self.read(&of, uid).await?;
             let mut remains = Remains::new(self, namespace);
@@ -523,7 +525,7 @@ impl Workloads {
     /// operator may not change it any more.
     async fn left_of_unserved(
         &self,
-        of: &Resource<'_>,
+        of: &WorkloadResource<'_>,
         workload: &Identity,
         since: Moment,
     ) -> Result<Vec<String>, String> {
@@ -559,8 +561,10 @@ impl Workloads {
         workload: &Uid,
     ) -> Result<Earlier, CallError> {
         let api: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
-        let its = ListParams::default().labels(&pods::of(workload));
-        let its = its.fields(pods::NOT_ENDED).limit(NAMED);
+        let its = ListParams::default()
+            .labels(&pods::of(workload))
+            .fields(pods::NOT_ENDED)
+            .limit(MAX_NAMED_REMAINS);
         let pods = call(api.list(&its)).await?.items;
         let granted = pods.iter().find_map(|pod| pods::granted(pod, workload));
         Ok(granted.map_or(Earlier::Nothing, |granted| Earlier::of(granted, &[])))
@@ -606,14 +610,14 @@ fn unknown(kind: &KindName) -> WriteError {
 }
 
 /// The address of a workload in the API server, with its kind.
-struct Resource<'a> {
+struct WorkloadResource<'a> {
     kind: &'a Kind,
     namespace: &'a str,
     name: &'a str,
     requests: KubeRequest,
 }
 
-impl<'a> Resource<'a> {
+impl<'a> WorkloadResource<'a> {
     fn new(kind: &'a Kind, namespace: &'a str, name: &'a str) -> Self {
         let url = DynamicObject::url_path(&kind.resource(), Some(namespace));
         Self {
@@ -632,22 +636,22 @@ impl<'a> Resource<'a> {
     /// Returns the request that writes to the workload. A deletion names the version that the decision is based on,
     /// and deletes the pods after the workload.
     fn write(&self, target: &Target, request: &Request) -> kube::Result<http::Request<Vec<u8>>> {
-        let request = match request {
+        let built = match request {
             Request::Patch(body) => {
                 let patch = Patch::Merge(body);
                 self.requests.patch(self.name, &patch_params(), &patch)
             }
             Request::Json(body) => {
                 let patch = Patch::Merge(body);
-                let patch = self.requests.patch(self.name, &patch_params(), &patch);
-                patch.map(as_json_patch)
+                let merge = self.requests.patch(self.name, &patch_params(), &patch);
+                merge.map(as_json_patch)
             }
             Request::Status(body) => {
                 let (params, patch) = (patch_params(), Patch::Merge(body));
-                let patch = self
+                let merge = self
                     .requests
                     .patch_subresource("status", self.name, &params, &patch);
-                patch.map(as_json_patch)
+                merge.map(as_json_patch)
             }
             Request::Delete => {
                 let params = DeleteParams::background().preconditions(Preconditions {
@@ -657,7 +661,7 @@ impl<'a> Resource<'a> {
                 self.requests.delete(self.name, &params)
             }
         };
-        request.map_err(kube::Error::BuildRequest)
+        built.map_err(kube::Error::BuildRequest)
     }
 }
 
@@ -683,7 +687,7 @@ mod tests {
             uid: "u".into(),
             version: "1".into(),
         };
-        let of = Resource::new(&Kind::Job, "batch", "a");
+        let of = WorkloadResource::new(&Kind::Job, "batch", "a");
         let patch = of.write(&target, &Request::Patch(serde_json::json!({})));
         let patch = given_up_at(Moment::now() + Duration::from_secs(9), patch.unwrap());
         let query = patch.uri().query().unwrap();
@@ -721,7 +725,7 @@ mod tests {
             .await;
         let config = kube::Config::new(server.uri().parse().unwrap());
         let client = Client::try_from(config).unwrap();
-        let workloads = Workloads::new(
+        let workloads = ClusterWorkloads::new(
             client,
             KnownKinds::new(),
             ServedKinds::new(&Kinds::all()),

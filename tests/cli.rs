@@ -9,7 +9,7 @@ use std::{
 };
 
 use consul_semaphore_operator::{
-    endpoints::{Access, Endpoints, Settings},
+    endpoints::{Access, Endpoints, EndpointsSettings},
     telemetry::{self, Telemetry},
 };
 use testbed::{
@@ -372,7 +372,7 @@ fn crd_prints_the_file_that_is_shipped() {
 
 /// Plain endpoints on a free port, open to everybody.
 async fn endpoints() -> Endpoints {
-    let settings = Settings {
+    let settings = EndpointsSettings {
         address: (Ipv4Addr::LOCALHOST, 0).into(),
         tls: None,
         metrics: Access::Open,

@@ -9,7 +9,7 @@ use kube::{
 };
 use tokio::time::timeout;
 
-use super::{Answer, Finding, Policy, judge, policies_of, worth_reporting};
+use super::{Answer, Policy, PolicyFinding, judge, policies_of, worth_reporting};
 use consul_client::text::one_line;
 use consul_semaphore_workload::Kind;
 
@@ -20,7 +20,7 @@ pub async fn look(
     kind: &Kind,
     operator: Option<&str>,
     patience: Duration,
-) -> Vec<Finding> {
+) -> Vec<PolicyFinding> {
     let mut findings = Vec::new();
     for policy in policies_of(kind) {
         findings.push(find(client, policy, operator, patience).await);
@@ -28,7 +28,12 @@ pub async fn look(
     worth_reporting(findings)
 }
 
-async fn find(client: &Client, policy: Policy, user: Option<&str>, patience: Duration) -> Finding {
+async fn find(
+    client: &Client,
+    policy: Policy,
+    user: Option<&str>,
+    patience: Duration,
+) -> PolicyFinding {
     let type_ = policy.type_();
     let get = async |type_: &str, plural| {
         let got = timeout(patience, get(client, type_, plural, policy.name())).await;

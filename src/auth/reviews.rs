@@ -28,13 +28,13 @@ use consul_client::{clock::Moment, text::one_line, turns::FairTurns};
 use consul_semaphore_api::GROUP;
 
 /// The time for which an answer is valid.
-const LASTS: Duration = Duration::from_secs(30);
+const ANSWER_LASTS: Duration = Duration::from_secs(30);
 
 /// The time that a review may take, including the wait for its turn.
-const PATIENCE: Duration = Duration::from_secs(10);
+const REVIEW_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The number of reviews of known tokens and of rights that run at once.
-const TURNS: usize = 8;
+const KNOWN_TOKEN_TURNS: usize = 8;
 
 /// The number of unknown tokens that have turns at once. All addresses together can have the API server review so many
 /// wrong tokens in each [`WRONG_TOKEN_REST`], and one address can have half as many reviewed.
@@ -47,7 +47,7 @@ const WRONG_TOKEN_REST: Duration = Duration::from_millis(500);
 const LONGEST_ANSWER: usize = 1 << 20;
 
 /// The number of tokens that are remembered.
-const TOKENS: usize = 256;
+const REMEMBERED_TOKENS: usize = 256;
 
 /// The purpose for which users show their tokens.
 #[derive(Clone, Copy, Debug)]
@@ -70,7 +70,7 @@ pub(crate) enum Right {
 /// Asks the API server, and caches its answers.
 pub(crate) struct Reviews {
     reviewer: Reviewer,
-    tokens: Mutex<HashMap<Token, Known>>,
+    tokens: Mutex<HashMap<Token, KnownToken>>,
     turns: Semaphore,
     /// The turns for unknown tokens. The owner of a turn is the address of a client.
     unknown_token_turns: FairTurns,
@@ -79,13 +79,13 @@ pub(crate) struct Reviews {
 
 /// The user of a token, and the time until which the answer is valid.
 #[derive(Clone)]
-struct Known {
-    user: Option<Arc<User>>,
+struct KnownToken {
+    user: Option<Arc<TokenUser>>,
     until: Moment,
 }
 
 /// The user of a token.
-pub(crate) struct User {
+pub(crate) struct TokenUser {
     pub(crate) name: Arc<str>,
     /// The user as the API server describes it.
     subject: UserInfo,
@@ -98,7 +98,7 @@ impl Reviews {
         Self {
             reviewer: Reviewer { client, purpose },
             tokens: Mutex::default(),
-            turns: Semaphore::new(TURNS),
+            turns: Semaphore::new(KNOWN_TOKEN_TURNS),
             unknown_token_turns: FairTurns::new(UNKNOWN_TOKEN_TURNS),
             wrong_token_rest: WRONG_TOKEN_REST,
         }
@@ -109,25 +109,25 @@ impl Reviews {
         &self,
         token: &Token,
         address: &Arc<str>,
-    ) -> Result<Arc<User>, Refusal> {
+    ) -> Result<Arc<TokenUser>, Refusal> {
         let before = self.tokens.lock().get(token).cloned();
         if let Some(known) = before.as_ref().filter(|known| known.until > Moment::now()) {
             return known.user.clone().ok_or(Refusal::Unknown);
         }
-        let before = before.and_then(|known| known.user);
-        let asked = timeout(PATIENCE, self.review(token, address, before));
+        let user_before = before.and_then(|known| known.user);
+        let asked = timeout(REVIEW_TIMEOUT, self.review(token, address, user_before));
         let user = asked.await.unwrap_or(Err(Refusal::silent()))?;
         self.remember(token, user.clone());
         user.ok_or(Refusal::Unknown)
     }
 
     /// Whether a user has a right.
-    pub(crate) async fn has(&self, user: &User, right: &Right) -> Result<bool, Refusal> {
+    pub(crate) async fn has(&self, user: &TokenUser, right: &Right) -> Result<bool, Refusal> {
         let known = user.rights.lock().get(right).copied();
         if let Some((has, _)) = known.filter(|(_, until)| *until > Moment::now()) {
             return Ok(has);
         }
-        let asked = timeout(PATIENCE, async {
+        let asked = timeout(REVIEW_TIMEOUT, async {
             // The wait can't fail, because the semaphore is never closed.
             let _turn = self.turns.acquire().await;
             for spec in right.specs() {
@@ -141,7 +141,7 @@ impl Reviews {
         let has = asked.await.unwrap_or(Err(Refusal::silent()))?;
         let (mut known, now) = (user.rights.lock(), Moment::now());
         known.retain(|_, (_, until)| *until > now);
-        known.insert(right.clone(), (has, now + LASTS));
+        known.insert(right.clone(), (has, now + ANSWER_LASTS));
         Ok(has)
     }
 
@@ -150,8 +150,8 @@ impl Reviews {
         &self,
         token: &Token,
         address: &Arc<str>,
-        before: Option<Arc<User>>,
-    ) -> Result<Option<Arc<User>>, Refusal> {
+        before: Option<Arc<TokenUser>>,
+    ) -> Result<Option<Arc<TokenUser>>, Refusal> {
         let Some(before) = before else {
             let user = self.review_unknown(token, address).await?;
             return Ok(user.map(Arc::new));
@@ -174,17 +174,17 @@ impl Reviews {
         &self,
         token: &Token,
         address: &Arc<str>,
-    ) -> Result<Option<User>, Refusal> {
+    ) -> Result<Option<TokenUser>, Refusal> {
         let turn = self.unknown_token_turns.take(address).await;
         let (reviewer, token) = (self.reviewer.clone(), token.clone());
         let rest = self.wrong_token_rest;
         let (sender, answer) = oneshot::channel();
         tokio::spawn(async move {
-            let asked = timeout(PATIENCE, reviewer.user_of(&token)).await;
-            let asked = asked.unwrap_or(Err(Refusal::silent()));
-            let is_good = matches!(asked, Ok(Some(_)));
+            let review = timeout(REVIEW_TIMEOUT, reviewer.user_of(&token)).await;
+            let user = review.unwrap_or(Err(Refusal::silent()));
+            let is_good = matches!(user, Ok(Some(_)));
             // The client may be gone.
-            let _ = sender.send(asked);
+            let _ = sender.send(user);
             if !is_good {
                 sleep(rest).await;
             }
@@ -193,20 +193,20 @@ impl Reviews {
         answer.await.unwrap_or(Err(Refusal::silent()))
     }
 
-    fn remember(&self, token: &Token, user: Option<Arc<User>>) {
+    fn remember(&self, token: &Token, user: Option<Arc<TokenUser>>) {
         let now = Moment::now();
         let mut tokens = self.tokens.lock();
-        if tokens.len() >= TOKENS && !tokens.contains_key(token) {
+        if tokens.len() >= REMEMBERED_TOKENS && !tokens.contains_key(token) {
             // Wrong tokens don't evict known ones.
             tokens.retain(|_, known| known.user.is_some());
-            if tokens.len() >= TOKENS {
-                let oldest = tokens.iter().min_by_key(|(_, known)| known.until);
-                let oldest = oldest.map(|(token, _)| token.clone());
+            if tokens.len() >= REMEMBERED_TOKENS {
+                let first_to_expire = tokens.iter().min_by_key(|(_, known)| known.until);
+                let oldest = first_to_expire.map(|(token, _)| token.clone());
                 oldest.and_then(|oldest| tokens.remove(&oldest));
             }
         }
-        let until = now + LASTS;
-        tokens.insert(token.clone(), Known { user, until });
+        let until = now + ANSWER_LASTS;
+        tokens.insert(token.clone(), KnownToken { user, until });
     }
 }
 
@@ -219,13 +219,13 @@ struct Reviewer {
 
 impl Reviewer {
     /// Returns the user of a token, if the token is valid.
-    async fn user_of(&self, token: &Token) -> Result<Option<User>, Refusal> {
+    async fn user_of(&self, token: &Token) -> Result<Option<TokenUser>, Refusal> {
         // The token is for this purpose only, or for the API server, as every client of the API server has one.
         for audience in [Some(self.purpose.audience), None] {
             let answer = self.ask(&token_review(token, audience)).await?;
             let user = answer
                 .status
-                .and_then(|status| User::read(status, audience));
+                .and_then(|status| TokenUser::read(status, audience));
             if user.is_some() {
                 return Ok(user);
             }
@@ -240,14 +240,16 @@ impl Reviewer {
         K: Resource<DynamicType = ()> + Serialize + DeserializeOwned,
     {
         let unwritable = || Refusal::unable("the question can't be written");
-        let text = serde_json::to_vec(question).map_err(|_| unwritable())?;
-        let request = Request::new(K::url_path(&(), None)).create(&PostParams::default(), text);
-        let request = request.map_err(|_| unwritable())?;
-        let answer = self.client.send(request.map(Into::into)).await;
-        let answer = answer.map_err(|error| Refusal::unable(&one_line(&error.to_string(), 200)))?;
+        let json = serde_json::to_vec(question).map_err(|_| unwritable())?;
+        let request = Request::new(K::url_path(&(), None))
+            .create(&PostParams::default(), json)
+            .map_err(|_| unwritable())?;
+        let sent = self.client.send(request.map(Into::into)).await;
+        let answer = sent.map_err(|error| Refusal::unable(&one_line(&error.to_string(), 200)))?;
         self.succeeded(answer.status())?;
-        let text = body::to_bytes(Body::new(answer.into_body()), LONGEST_ANSWER).await;
-        let text = text.map_err(|_| Refusal::unable("its answer ends early, or is too long"))?;
+        let text = body::to_bytes(Body::new(answer.into_body()), LONGEST_ANSWER)
+            .await
+            .map_err(|_| Refusal::unable("its answer ends early, or is too long"))?;
         serde_json::from_slice(&text).map_err(|_| Refusal::unable("its answer can't be understood"))
     }
 
@@ -292,7 +294,7 @@ impl Right {
     }
 }
 
-impl User {
+impl TokenUser {
     /// Returns the user in the answer to a review, if the token is valid. An API server that does not support audiences
     /// does not confirm the audience.
     fn read(status: TokenReviewStatus, audience: Option<&str>) -> Option<Self> {
@@ -324,7 +326,7 @@ fn token_review(token: &Token, audience: Option<&str>) -> TokenReview {
     }
 }
 
-fn access_review(user: &User, spec: SubjectAccessReviewSpec) -> SubjectAccessReview {
+fn access_review(user: &TokenUser, spec: SubjectAccessReviewSpec) -> SubjectAccessReview {
     let UserInfo {
         extra,
         groups,
@@ -496,14 +498,14 @@ pub(super) mod tests {
         let user = reviews.user(&known, &here()).await.unwrap();
         // An expired answer still shows that this is not an unknown client.
         reviews.tokens.lock().get_mut(&known).unwrap().until = Moment::now();
-        for number in 0..2 * TOKENS {
+        for number in 0..2 * REMEMBERED_TOKENS {
             reviews.remember(&token(&number.to_string()), None);
-            assert!(reviews.tokens.lock().len() <= TOKENS);
+            assert!(reviews.tokens.lock().len() <= REMEMBERED_TOKENS);
         }
         assert!(reviews.tokens.lock().contains_key(&known));
-        for number in 0..2 * TOKENS {
+        for number in 0..2 * REMEMBERED_TOKENS {
             reviews.remember(&token(&number.to_string()), Some(user.clone()));
-            assert!(reviews.tokens.lock().len() <= TOKENS);
+            assert!(reviews.tokens.lock().len() <= REMEMBERED_TOKENS);
         }
         assert!(
             !reviews.tokens.lock().contains_key(&known),
@@ -646,7 +648,7 @@ pub(super) mod tests {
         let user = json!({ "username": "a" });
         let known = |status: Value| {
             let status = serde_json::from_value(status).unwrap();
-            User::read(status, Some("own")).is_some()
+            TokenUser::read(status, Some("own")).is_some()
         };
         assert!(known(
             json!({ "authenticated": true, "user": user, "audiences": ["own"] })

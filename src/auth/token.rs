@@ -5,7 +5,7 @@ use std::{fmt, sync::Arc};
 use axum::http::{HeaderMap, header};
 
 /// The longest accepted token, in bytes.
-const LONGEST: usize = 16 * 1024;
+const LONGEST_TOKEN: usize = 16 * 1024;
 
 /// A bearer token. It is never printed.
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -23,7 +23,7 @@ impl Token {
     /// Returns a token, unless the text is empty or too long.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let text = text.trim();
-        let fits = (1..=LONGEST).contains(&text.len());
+        let fits = (1..=LONGEST_TOKEN).contains(&text.len());
         fits.then(|| Self(text.into()))
     }
 
@@ -61,8 +61,8 @@ mod tests {
 
     #[test]
     fn a_token_has_a_bounded_length() {
-        assert!(Token::parse(&"x".repeat(LONGEST)).is_some());
-        assert_eq!(Token::parse(&"x".repeat(LONGEST + 1)), None);
+        assert!(Token::parse(&"x".repeat(LONGEST_TOKEN)).is_some());
+        assert_eq!(Token::parse(&"x".repeat(LONGEST_TOKEN + 1)), None);
     }
 
     #[test]

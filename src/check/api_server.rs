@@ -11,11 +11,11 @@ use tokio::time::timeout;
 use consul_client::text::one_line;
 
 /// The longest part of a foreign message that is repeated.
-const LONGEST: usize = 300;
+const LONGEST_MESSAGE: usize = 300;
 
 /// The reason why there is no answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Refusal {
+pub(super) enum ApiError {
     /// There is no such object, or no such kind.
     #[error("it does not exist")]
     NotThere,
@@ -27,13 +27,13 @@ pub(super) enum Refusal {
     Failed(String),
 }
 
-impl Refusal {
+impl ApiError {
     fn of(error: &kube::Error) -> Self {
-        let failed = |text: &str| Self::Failed(one_line(text, LONGEST));
+        let failed = |text: &str| Self::Failed(one_line(text, LONGEST_MESSAGE));
         match error {
             kube::Error::Api(status) => match status.code {
                 404 => Self::NotThere,
-                401 | 403 => Self::Forbidden(one_line(&status.message, LONGEST)),
+                401 | 403 => Self::Forbidden(one_line(&status.message, LONGEST_MESSAGE)),
                 _ => failed(&status.message),
             },
             error => failed(&error.to_string()),
@@ -42,7 +42,7 @@ impl Refusal {
 }
 
 /// An answer, or the reason why there is none.
-pub(super) type Answer<T = Value> = Result<T, Refusal>;
+pub(super) type Answer<T = Value> = Result<T, ApiError>;
 
 /// The API server, used as one user.
 #[derive(Clone)]
@@ -71,18 +71,18 @@ impl ApiServer {
     async fn ask(&self, request: Builder, body: Vec<u8>) -> Answer {
         let request = request
             .body(body)
-            .map_err(|error| Refusal::Failed(error.to_string()))?;
+            .map_err(|error| ApiError::Failed(error.to_string()))?;
         let text = self.within(self.client.request_text(request)).await?;
         serde_json::from_str(&text)
-            .map_err(|error| Refusal::Failed(format!("its answer is not JSON: {error}")))
+            .map_err(|error| ApiError::Failed(format!("its answer is not JSON: {error}")))
     }
 
     /// Bounds the time of a call.
     pub(super) async fn within<T>(&self, call: impl Future<Output = kube::Result<T>>) -> Answer<T> {
         let answer = timeout(self.patience, call).await.map_err(|_| {
             let patience = self.patience.as_secs();
-            Refusal::Failed(format!("the API server did not answer within {patience} s"))
+            ApiError::Failed(format!("the API server did not answer within {patience} s"))
         })?;
-        answer.map_err(|error| Refusal::of(&error))
+        answer.map_err(|error| ApiError::of(&error))
     }
 }

@@ -9,16 +9,16 @@ use parking_lot::Mutex;
 
 use jiff::SignedDuration;
 
-use super::{Operator, Settings};
+use super::{CheckSettings, OperatorIdentity};
 use crate::leader;
 use consul_client::{Client, Error, ExternalNode, NewSession, Op, SessionId, Status, clock};
 
 /// The TTL that is tried first. It is the shortest that Consul accepts by default, and that a spec can have.
-const SHORTEST: Duration = Duration::from_secs(10);
+const SHORTEST_TTL: Duration = Duration::from_secs(10);
 
 /// The facts about a Consul with usable settings.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Seen {
+pub(super) struct ConsulFacts {
     pub(super) status: Result<Status, Error>,
     /// The time by which Consul's clock is ahead of ours.
     pub(super) ahead: Option<SignedDuration>,
@@ -53,7 +53,7 @@ pub(super) enum Step {
 
 /// The result of a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Outcome {
+pub(super) enum StepOutcome {
     /// The step was done.
     Done,
     /// The step was not tried, for this reason.
@@ -70,15 +70,15 @@ pub(super) struct Tried {
     /// Whether the node existed before; `None` if unknown.
     pub(super) known: Option<bool>,
     /// The keys that were used.
-    pub(super) keys: Keys,
-    pub(super) steps: Vec<(Step, Outcome)>,
+    pub(super) keys: ScratchKeys,
+    pub(super) steps: Vec<(Step, StepOutcome)>,
     /// The shortest TTL that Consul accepts and that a spec can have; `None` if unknown.
     pub(super) shortest: Option<Duration>,
 }
 
 /// The place at which keys are tried.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Keys {
+pub(super) struct ScratchKeys {
     /// The folder of the scratch key, with a slash at its end.
     pub(super) folder: String,
     /// The prefix in a Consul ACL rule: the folder, or one above it.
@@ -87,10 +87,10 @@ pub(super) struct Keys {
 
 /// The scratch sessions that may still exist.
 #[derive(Default)]
-pub(super) struct Scratch(Mutex<Vec<Session>>);
+pub(super) struct Scratch(Mutex<Vec<ScratchSession>>);
 
 #[derive(Clone)]
-struct Session {
+struct ScratchSession {
     client: Client,
     node: String,
     name: String,
@@ -100,7 +100,7 @@ impl Scratch {
     /// Destroys the remaining sessions, even if the answer to their creation was lost.
     pub(super) async fn end(&self) {
         let left = std::mem::take(&mut *self.0.lock());
-        for Session { client, node, name } in left {
+        for ScratchSession { client, node, name } in left {
             // If this fails, the session expires by its TTL.
             let sessions = client.node_sessions(&node).await.unwrap_or_default();
             for session in sessions.iter().filter(|session| session.name == name) {
@@ -117,14 +117,14 @@ impl Scratch {
 
 /// Reads and tries Consul with the operator's own token.
 pub(super) async fn look(
-    settings: &Settings,
+    settings: &CheckSettings,
     client: &Client,
-    operator: &Operator,
-    keys: Keys,
+    operator: &OperatorIdentity,
+    keys: ScratchKeys,
     scratch: &Scratch,
-) -> Seen {
+) -> ConsulFacts {
     let (status, ahead) = status(client).await;
-    let mut seen = Seen {
+    let mut seen = ConsulFacts {
         version: None,
         status,
         ahead,
@@ -142,7 +142,7 @@ pub(super) async fn look(
         if let Some(node) = node {
             let folder = format!("{OWN_KEYS}{node}/");
             let rule = folder.clone();
-            seen.identity = Some(try_keys(client, Keys { folder, rule }).await);
+            seen.identity = Some(try_keys(client, ScratchKeys { folder, rule }).await);
         }
         if settings.operator.election.mode == leader::Mode::Consul {
             let keys = elections(&operator.cluster.name);
@@ -156,9 +156,9 @@ pub(super) async fn look(
 const OWN_KEYS: &str = "service/consul-semaphore-operator/";
 
 /// Returns where a cluster's elections are held.
-fn elections(cluster: &str) -> Keys {
+fn elections(cluster: &str) -> ScratchKeys {
     let rule = OWN_KEYS.to_owned();
-    Keys {
+    ScratchKeys {
         folder: format!("{rule}{cluster}/"),
         rule,
     }
@@ -180,7 +180,7 @@ async fn status(client: &Client) -> (Result<Status, Error>, Option<SignedDuratio
 pub(super) async fn try_all(
     client: &Client,
     node: Option<&str>,
-    keys: Keys,
+    keys: ScratchKeys,
     scratch: &Scratch,
 ) -> Tried {
     let name = scratch_name();
@@ -198,13 +198,13 @@ pub(super) async fn try_all(
         let unknown =
             "the node's name contains the cluster's id, which is unknown: give --consul-node";
         for step in [Step::Register, Step::Make, Step::Renew] {
-            tried.steps.push((step, Outcome::Untried(unknown)));
+            tried.steps.push((step, StepOutcome::Untried(unknown)));
         }
         None
     };
     tried.note(Step::List, client.list(&key).await);
     tried.note(Step::Write, client.transaction(&writes(&key)).await);
-    let without = Outcome::Untried("there is no session to lock with");
+    let without = StepOutcome::Untried("there is no session to lock with");
     match session {
         Some(session) => {
             let locks = locks(&key, &session);
@@ -223,7 +223,7 @@ pub(super) async fn try_all(
 }
 
 /// Tries the operations on keys of the operator's own.
-async fn try_keys(client: &Client, keys: Keys) -> Tried {
+async fn try_keys(client: &Client, keys: ScratchKeys) -> Tried {
     let key = format!("{}{}", keys.folder, scratch_name());
     let mut tried = Tried {
         node: None,
@@ -250,8 +250,8 @@ fn session_name(name: &str) -> String {
 impl Tried {
     fn note<T>(&mut self, step: Step, answer: Result<T, Error>) {
         let outcome = match answer {
-            Ok(_) => Outcome::Done,
-            Err(error) => Outcome::Refused(error),
+            Ok(_) => StepOutcome::Done,
+            Err(error) => StepOutcome::Refused(error),
         };
         self.steps.push((step, outcome));
     }
@@ -269,12 +269,13 @@ impl Tried {
         if let Ok(Some(false)) = external {
             let agents =
                 "an agent runs on that node: registering it would change the agent's address";
-            self.steps.push((Step::Register, Outcome::Untried(agents)));
+            self.steps
+                .push((Step::Register, StepOutcome::Untried(agents)));
         } else {
             let external = ExternalNode::named(node.to_owned());
             self.note(Step::Register, client.register_node(&external).await);
         }
-        scratch.0.lock().push(Session {
+        scratch.0.lock().push(ScratchSession {
             client: client.clone(),
             node: node.to_owned(),
             name: session_name(name),
@@ -290,7 +291,7 @@ impl Tried {
         if let Some(session) = &session {
             self.note(Step::Renew, client.renew_session(session).await);
         } else {
-            let without = Outcome::Untried("there is no session to renew");
+            let without = StepOutcome::Untried("there is no session to renew");
             self.steps.push((Step::Renew, without));
         }
         session
@@ -301,12 +302,12 @@ impl Tried {
         let mut request = NewSession {
             name: session_name(name),
             node: Some(node.to_owned()),
-            ttl: Some(SHORTEST),
+            ttl: Some(SHORTEST_TTL),
             lock_delay: Duration::ZERO,
         };
         let made = client.create_session(&request).await;
         let Some(shortest) = made.as_ref().err().and_then(Error::shortest_ttl) else {
-            self.shortest = made.is_ok().then_some(SHORTEST);
+            self.shortest = made.is_ok().then_some(SHORTEST_TTL);
             return made;
         };
         self.shortest = Some(shortest);
@@ -365,7 +366,7 @@ mod tests {
         let client = Client::new(Config::default()).unwrap();
         let scratch = Scratch::default();
         for name in ["one", "two"] {
-            scratch.0.lock().push(Session {
+            scratch.0.lock().push(ScratchSession {
                 client: client.clone(),
                 node: "node".to_owned(),
                 name: session_name(name),

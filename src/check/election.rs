@@ -6,7 +6,7 @@ use kube::Config;
 use serde_json::Value;
 
 use super::{
-    api_server::{Answer, ApiServer, Refusal},
+    api_server::{Answer, ApiError, ApiServer},
     kubernetes::{account_namespace, text},
     rights::Lease,
 };
@@ -14,10 +14,10 @@ use crate::leader;
 use consul_client::clock;
 
 /// The longest time for which a Lease is believed to count, in seconds.
-const LONGEST: u64 = 3600;
+const LONGEST_LEASE: u64 = 3600;
 
 /// The namespace of the operator, if it is installed as the docs say.
-const USUAL: &str = "consul-semaphore-system";
+const USUAL_NAMESPACE: &str = "consul-semaphore-system";
 
 /// The Lease to look for. It is looked for also if the operator is elected otherwise, because the Lease of its identity
 /// is in the same namespace.
@@ -41,7 +41,7 @@ enum Namespace {
 
 /// The result of the search.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Election {
+pub(super) struct LeaseSearchResult {
     pub(super) lease: Lease,
     pub(super) lead: Answer<Lead>,
     pub(super) searched: Searched,
@@ -71,8 +71,8 @@ pub(super) struct Lead {
 impl Lead {
     fn read(lease: &Value) -> Self {
         let spec = &lease["spec"];
-        let renewed: Option<Timestamp> = text(&spec["renewTime"]).parse().ok();
-        let renewed = renewed.unwrap_or(Timestamp::UNIX_EPOCH);
+        let renew_time: Option<Timestamp> = text(&spec["renewTime"]).parse().ok();
+        let renewed = renew_time.unwrap_or(Timestamp::UNIX_EPOCH);
         Self {
             holder: text(&spec["holderIdentity"]),
             age: clock::time().as_second() - renewed.as_second(),
@@ -82,7 +82,7 @@ impl Lead {
 
     /// Whether no replica has renewed the Lease for long. A time far in the future was not written by a replica.
     pub(super) fn is_over(&self) -> bool {
-        self.age.unsigned_abs() > 2 * self.duration.unsigned_abs().min(LONGEST)
+        self.age.unsigned_abs() > 2 * self.duration.unsigned_abs().min(LONGEST_LEASE)
     }
 
     /// Returns a rank by which the best comes first: a replica that leads, then the one that led last.
@@ -95,9 +95,15 @@ impl Lead {
 impl Sought {
     /// Returns the operator's Lease: in the namespace of the flag, of the account that is checked, or where the
     /// operator would look for the Lease.
-    pub(super) fn new(election: &leader::Settings, as_user: Option<&str>, config: &Config) -> Self {
-        let named = election.namespace.clone();
-        let named = named.or_else(|| account_namespace(as_user?));
+    pub(super) fn new(
+        election: &leader::ElectionSettings,
+        as_user: Option<&str>,
+        config: &Config,
+    ) -> Self {
+        let named = election
+            .namespace
+            .clone()
+            .or_else(|| account_namespace(as_user?));
         let in_pod = || {
             let own = Config::incluster();
             own.is_ok_and(|own| own.cluster_url == config.cluster_url)
@@ -116,7 +122,7 @@ impl Sought {
     }
 
     /// Looks for the Lease.
-    pub(super) async fn find(&self, server: &ApiServer) -> Election {
+    pub(super) async fn find(&self, server: &ApiServer) -> LeaseSearchResult {
         if self.namespace == Namespace::Named {
             return self
                 .get_in(server, &self.lease.namespace, Searched::Named)
@@ -127,8 +133,8 @@ impl Sought {
             format!("/apis/coordination.k8s.io/v1/leases?fieldSelector=metadata.name%3D{name}");
         match server.get(&all).await {
             Ok(list) => self.best_of(&list),
-            Err(Refusal::Forbidden(_)) => self.find_where_allowed(server).await,
-            Err(why) => Election {
+            Err(ApiError::Forbidden(_)) => self.find_where_allowed(server).await,
+            Err(why) => LeaseSearchResult {
                 lease: self.lease.clone(),
                 lead: Err(why),
                 searched: Searched::All,
@@ -137,7 +143,7 @@ impl Sought {
     }
 
     /// Returns the Lease by which a replica leads, or else led last.
-    fn best_of(&self, list: &Value) -> Election {
+    fn best_of(&self, list: &Value) -> LeaseSearchResult {
         let items = list["items"].as_array().into_iter().flatten();
         let found = items.map(|item| (text(&item["metadata"]["namespace"]), Lead::read(item)));
         // A user that may write Leases in some namespace may write one of this name, so the likely namespace goes
@@ -146,15 +152,15 @@ impl Sought {
             let (over, age) = lead.rank();
             (
                 over,
-                *namespace != self.lease.namespace && namespace != USUAL,
+                *namespace != self.lease.namespace && namespace != USUAL_NAMESPACE,
                 age,
             )
         });
         let (namespace, lead) = best.map_or_else(
-            || (self.lease.namespace.clone(), Err(Refusal::NotThere)),
+            || (self.lease.namespace.clone(), Err(ApiError::NotThere)),
             |(namespace, lead)| (namespace, Ok(lead)),
         );
-        Election {
+        LeaseSearchResult {
             lease: self.lease_in(&namespace),
             lead,
             searched: Searched::All,
@@ -162,37 +168,42 @@ impl Sought {
     }
 
     /// Looks in the likely namespaces.
-    async fn find_where_allowed(&self, server: &ApiServer) -> Election {
+    async fn find_where_allowed(&self, server: &ApiServer) -> LeaseSearchResult {
         let namespace = &self.lease.namespace;
         let mut places = vec![namespace.clone()];
-        if namespace != USUAL {
-            places.push(USUAL.to_owned());
+        if namespace != USUAL_NAMESPACE {
+            places.push(USUAL_NAMESPACE.to_owned());
         }
         let searched = Searched::Only(places);
         let likely = self.get_in(server, namespace, searched.clone()).await;
         match likely.lead {
             Ok(_) => return likely,
             // An operator may look where its own Lease is, and nowhere else.
-            Err(Refusal::NotThere) if self.namespace == Namespace::Pod => {
-                return Election {
+            Err(ApiError::NotThere) if self.namespace == Namespace::Pod => {
+                return LeaseSearchResult {
                     searched: Searched::Named,
                     ..likely
                 };
             }
             Err(_) => {}
         }
-        let usual = self.get_in(server, USUAL, searched).await;
+        let usual = self.get_in(server, USUAL_NAMESPACE, searched).await;
         if usual.lead.is_ok() { usual } else { likely }
     }
 
-    async fn get_in(&self, server: &ApiServer, namespace: &str, searched: Searched) -> Election {
+    async fn get_in(
+        &self,
+        server: &ApiServer,
+        namespace: &str,
+        searched: Searched,
+    ) -> LeaseSearchResult {
         let lease = self.lease_in(namespace);
         let path = format!(
             "/apis/coordination.k8s.io/v1/namespaces/{}/leases/{}",
             lease.namespace, lease.name
         );
         let lead = server.get(&path).await.map(|found| Lead::read(&found));
-        Election {
+        LeaseSearchResult {
             lease,
             lead,
             searched,
@@ -217,7 +228,7 @@ mod tests {
 
     #[test]
     fn the_lease_is_where_the_account_is_unless_a_namespace_is_named() {
-        let election = |mode, namespace: Option<&str>| leader::Settings {
+        let election = |mode, namespace: Option<&str>| leader::ElectionSettings {
             mode,
             identity: "a".to_owned(),
             namespace: namespace.map(str::to_owned),
@@ -280,12 +291,12 @@ mod tests {
             best(&[old.clone(), released.clone(), leads.clone()]),
             expected("leads/op", "b")
         );
-        let usual = lease(USUAL, "c", 20);
+        let usual = lease(USUAL_NAMESPACE, "c", 20);
         let forged = lease("tenant", "d", -1_000_000);
         let newer = lease("tenant", "e", 0);
         assert_eq!(
             best(&[forged.clone(), newer, leads, usual]),
-            expected(&format!("{USUAL}/op"), "c")
+            expected(&format!("{USUAL_NAMESPACE}/op"), "c")
         );
         assert_eq!(
             best(&[forged, released.clone()]),
@@ -293,6 +304,9 @@ mod tests {
         );
         assert_eq!(best(&[old.clone(), released]), expected("released/op", ""));
         assert_eq!(best(&[old]), expected("old/op", "a"));
-        assert_eq!(best(&[]), ("default/op".to_owned(), Err(Refusal::NotThere)));
+        assert_eq!(
+            best(&[]),
+            ("default/op".to_owned(), Err(ApiError::NotThere))
+        );
     }
 }

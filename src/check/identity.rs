@@ -1,7 +1,7 @@
 //! Finds out whether another API server uses the cluster's identity in Consul, as the operator would.
 
 use super::{
-    Operator,
+    OperatorIdentity,
     api_server::Answer,
     kubernetes,
     report::{Area, Line, Outcome},
@@ -11,7 +11,7 @@ use consul_client::{Client, Entry, Error};
 
 /// The facts that were read.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Seen {
+pub(super) struct IdentityFacts {
     /// The cluster's id.
     id: String,
     /// The key of the mark.
@@ -23,10 +23,10 @@ pub(super) struct Seen {
 
 /// Reads the mark. Returns `None` while the cluster or its Lease is unknown.
 pub(super) async fn look(
-    operator: &Operator,
-    kubernetes: &kubernetes::Seen,
+    operator: &OperatorIdentity,
+    kubernetes: &kubernetes::KubernetesFacts,
     consul: &Client,
-) -> Option<Seen> {
+) -> Option<IdentityFacts> {
     let rest = kubernetes.rest.as_ref()?;
     let lease = &rest.election.lease;
     let key = mark_key(&Place {
@@ -36,7 +36,7 @@ pub(super) async fn look(
         namespace: lease.namespace.clone(),
         lease: lease.name.clone(),
     });
-    Some(Seen {
+    Some(IdentityFacts {
         id: operator.cluster.id.clone(),
         mark: consul.get(&key).await,
         key,
@@ -45,8 +45,8 @@ pub(super) async fn look(
 }
 
 /// Returns the line about the mark.
-pub(super) fn line(seen: &Seen) -> Line {
-    let Seen {
+pub(super) fn line(seen: &IdentityFacts) -> Line {
+    let IdentityFacts {
         id,
         key,
         mark,
@@ -93,11 +93,11 @@ pub(super) fn line(seen: &Seen) -> Line {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{check::api_server::Refusal, samples::entry};
+    use crate::{check::api_server::ApiError, samples::entry};
 
-    fn seen(session: Option<&str>) -> Seen {
+    fn seen(session: Option<&str>) -> IdentityFacts {
         let value = r#"{"writer":"a","number":7,"cluster":"prod","replica":"operator-0"}"#;
-        Seen {
+        IdentityFacts {
             id: "7d0d".to_owned(),
             key: "k".to_owned(),
             mark: Ok(Some(entry(value, session))),
@@ -109,15 +109,15 @@ mod tests {
 
     #[test]
     fn each_state_of_the_mark_has_its_line() {
-        let foreign = Seen {
+        let foreign = IdentityFacts {
             history: Ok(History::default()),
             ..seen(Some("s"))
         };
-        let hidden = Seen {
-            history: Err(Refusal::Forbidden("may not".to_owned())),
+        let hidden = IdentityFacts {
+            history: Err(ApiError::Forbidden("may not".to_owned())),
             ..seen(Some("s"))
         };
-        let denied = Seen {
+        let denied = IdentityFacts {
             mark: Err(Error::Denied("key:read".to_owned())),
             ..seen(Some("s"))
         };

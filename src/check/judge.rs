@@ -20,13 +20,13 @@ fn holder(reading: &Reading, session: &SessionId) -> String {
 
 /// Returns a list of names for people, at most one line long.
 fn named<T: ToString>(names: impl ExactSizeIterator<Item = T>) -> String {
-    const NAMED: usize = 5;
-    let more = names.len().saturating_sub(NAMED);
-    let first: Vec<String> = names.take(NAMED).map(|name| name.to_string()).collect();
-    let first = first.join(", ");
+    const MAX_NAMES: usize = 5;
+    let more = names.len().saturating_sub(MAX_NAMES);
+    let first: Vec<String> = names.take(MAX_NAMES).map(|name| name.to_string()).collect();
+    let listed = first.join(", ");
     match more {
-        0 => first,
-        more => format!("{first} and {more} more"),
+        0 => listed,
+        more => format!("{listed} and {more} more"),
     }
 }
 

@@ -8,13 +8,13 @@ use kube::{Client, Config};
 use serde_json::{Value, json};
 
 use super::{
-    Name, Settings,
-    api_server::{Answer, ApiServer, Refusal},
-    election::{Election, Sought},
+    CheckSettings, NamespacedName,
+    api_server::{Answer, ApiError, ApiServer},
+    election::{LeaseSearchResult, Sought},
     rights::{Lease, Question, Served, questions},
 };
 use crate::{
-    admission::{self, Finding},
+    admission::{self, PolicyFinding},
     identity::{History, history_lease},
     leader, schema,
 };
@@ -27,16 +27,16 @@ const PAGE: usize = 100;
 const PAGES: usize = 100;
 
 /// The most objects of a kind that are read, in each namespace of the scope or in the whole cluster.
-pub(super) const READ: usize = PAGE * PAGES;
+pub(super) const MAX_READ_OBJECTS: usize = PAGE * PAGES;
 
 /// The number of rights that are checked at once.
-const AT_ONCE: usize = 8;
+const RIGHTS_AT_ONCE: usize = 8;
 
 /// The beginning of `system:serviceaccount:<namespace>:<name>`.
 const ACCOUNT: &str = "system:serviceaccount:";
 
 /// A cluster before any request.
-pub(super) struct Cluster {
+pub(super) struct CheckedCluster {
     /// The API server, used as the user of the kubeconfig.
     pub(super) server: ApiServer,
     /// The API server, used as the user whose rights are checked.
@@ -51,7 +51,7 @@ pub(super) struct Cluster {
 
 /// All facts that were read.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Seen {
+pub(super) struct KubernetesFacts {
     pub(super) url: String,
     pub(super) version: Answer<String>,
     /// All facts beside the version, if the API server answered.
@@ -68,28 +68,28 @@ pub(super) struct Rest {
     pub(super) definition: Answer<Definition>,
     /// The user whose rights were checked.
     pub(super) asker: Answer<String>,
-    pub(super) rights: Vec<Right>,
+    pub(super) rights: Vec<CheckedRight>,
     /// The table of kinds, if the operator has one.
-    pub(super) table: Option<(Name, Answer<Table>)>,
+    pub(super) table: Option<(NamespacedName, Answer<Table>)>,
     /// The state of the admission policies.
-    pub(super) policies: Vec<Finding>,
+    pub(super) policies: Vec<PolicyFinding>,
     /// The Lease of the operator.
-    pub(super) election: Election,
+    pub(super) election: LeaseSearchResult,
     /// Whether the operator elects its leader by the Lease.
     pub(super) elects: bool,
     /// The marks in Consul that the operators of this API server have written.
     pub(super) history: Answer<History>,
     /// Whether the schemas have the fields that the kinds need.
-    pub(super) schemas: Vec<schema::Finding>,
+    pub(super) schemas: Vec<schema::FieldFinding>,
     /// The `CronJobs` that have the annotation on their own metadata alone, where it has no effect.
-    pub(super) cron_jobs: Answer<Found>,
+    pub(super) cron_jobs: Answer<FoundObjects>,
     /// The `ConsulSemaphores` that several operators manage, each with the names of these operators.
-    pub(super) contested: Answer<Found>,
+    pub(super) contested: Answer<FoundObjects>,
 }
 
 /// The objects of a kind that were found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Found {
+pub(super) struct FoundObjects {
     /// The titles of the objects, for people.
     pub(super) titles: Vec<String>,
     /// Whether there are more objects than were read.
@@ -98,15 +98,15 @@ pub(super) struct Found {
 
 /// The answer to a question about a right.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Right {
+pub(super) struct CheckedRight {
     pub(super) question: Question,
     /// The verbs that are refused.
     pub(super) denied: Vec<&'static str>,
     /// The reason why some of the verbs are unknown.
-    pub(super) unknown: Option<Refusal>,
+    pub(super) unknown: Option<ApiError>,
 }
 
-impl Seen {
+impl KubernetesFacts {
     /// Returns the cluster's id, if it is known.
     pub(super) fn id(&self) -> Option<&str> {
         let id = self.rest.as_ref()?.id.as_deref().ok()?;
@@ -116,7 +116,7 @@ impl Seen {
 
 impl Served {
     /// Returns the given kinds, and the kinds of the table.
-    fn new(kinds: &Kinds, table: Option<&(Name, Answer<Table>)>) -> Self {
+    fn new(kinds: &Kinds, table: Option<&(NamespacedName, Answer<Table>)>) -> Self {
         let mut kinds = kinds.clone();
         if let Some((_, Ok(table))) = table {
             let rows = table.kinds.values().cloned();
@@ -129,9 +129,9 @@ impl Served {
     }
 }
 
-impl Cluster {
+impl CheckedCluster {
     /// Returns the cluster of the kubeconfig, or the one that this process runs in.
-    pub(super) async fn find(settings: &Settings) -> Result<Self, String> {
+    pub(super) async fn find(settings: &CheckSettings) -> Result<Self, String> {
         let mut config = Config::infer().await.map_err(|error| error.to_string())?;
         // Failures are reported at once, without retries.
         config.default_retry = false;
@@ -168,22 +168,22 @@ impl Cluster {
     }
 
     /// Reads all facts.
-    pub(super) async fn look(&self, settings: &Settings) -> Seen {
-        let version = self.server.get("/version").await;
-        let version = version.map(|info| text(&info["gitVersion"]));
+    pub(super) async fn look(&self, settings: &CheckSettings) -> KubernetesFacts {
+        let answer = self.server.get("/version").await;
+        let version = answer.map(|info| text(&info["gitVersion"]));
         let rest = match version {
             // If the API server does not answer, each question would run into its timeout.
-            Err(Refusal::Failed(_)) => None,
+            Err(ApiError::Failed(_)) => None,
             _ => Some(self.look_closer(settings).await),
         };
-        Seen {
+        KubernetesFacts {
             url: self.url.clone(),
             version,
             rest,
         }
     }
 
-    async fn look_closer(&self, settings: &Settings) -> Rest {
+    async fn look_closer(&self, settings: &CheckSettings) -> Rest {
         let server = &self.server;
         let id = server.get("/api/v1/namespaces/kube-system").await;
         let kinds = server.get(&format!("/apis/{GROUP}/v1alpha1")).await;
@@ -235,11 +235,11 @@ impl Cluster {
     /// Reads the objects of a kind in the scope, page by page, and keeps what `title` makes of them.
     async fn find_all(
         &self,
-        settings: &Settings,
+        settings: &CheckSettings,
         group: &str,
         plural: &str,
         title: fn(&Value) -> Option<String>,
-    ) -> Answer<Found> {
+    ) -> Answer<FoundObjects> {
         let folders = match &settings.operator.scope.namespaces {
             Namespaces::All => vec![format!("/apis/{group}/{plural}")],
             Namespaces::Only(names) => {
@@ -247,7 +247,7 @@ impl Cluster {
                 names.iter().map(folder).collect()
             }
         };
-        let mut found = Found::default();
+        let mut found = FoundObjects::default();
         for folder in folders {
             let mut next = String::new();
             for _ in 0..PAGES {
@@ -270,7 +270,7 @@ impl Cluster {
             "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/consulsemaphores.{GROUP}"
         );
         let definition = self.server.get(&path).await?;
-        serde_json::from_value(definition).map_err(|error| Refusal::Failed(error.to_string()))
+        serde_json::from_value(definition).map_err(|error| ApiError::Failed(error.to_string()))
     }
 
     /// Returns the user whose rights are checked. Every user may ask for its own name.
@@ -286,13 +286,13 @@ impl Cluster {
     /// namespace is that of the Lease, else that of the account that is checked, else the default one.
     async fn table(
         &self,
-        settings: &Settings,
+        settings: &CheckSettings,
         lease: Option<&Lease>,
-    ) -> Option<(Name, Answer<Table>)> {
+    ) -> Option<(NamespacedName, Answer<Table>)> {
         let workloads = &settings.operator.workloads;
         let account = || account_namespace(settings.as_user.as_deref()?);
         let namespace = lease.map(|lease| lease.namespace.clone()).or_else(account);
-        let name = Name {
+        let name = NamespacedName {
             namespace: namespace.unwrap_or_else(|| self.namespace.clone()),
             name: workloads.table.clone()?,
         };
@@ -302,11 +302,11 @@ impl Cluster {
         );
         let map = self.server.get(&path).await;
         let table = map.and_then(|map| {
-            let data = match &map["data"] {
+            let read = match &map["data"] {
                 Value::Null => Ok(BTreeMap::new()),
                 data => serde_json::from_value(data.clone()),
             };
-            let data = data.map_err(|error| Refusal::Failed(error.to_string()))?;
+            let data = read.map_err(|error| ApiError::Failed(error.to_string()))?;
             Ok(Table::read(&data, &workloads.kinds))
         });
         Some((name, table))
@@ -320,20 +320,28 @@ impl Cluster {
         match self.server.get(&path).await {
             Ok(lease) => Ok(History::in_annotations(&lease["metadata"]["annotations"])),
             // The operator has written no marks.
-            Err(Refusal::NotThere) => Ok(History::default()),
+            Err(ApiError::NotThere) => Ok(History::default()),
             Err(why) => Err(why),
         }
     }
 
     /// Checks all rights of the operator with this `lease`.
-    async fn rights(&self, settings: &Settings, served: &Served, lease: &Lease) -> Vec<Right> {
+    async fn rights(
+        &self,
+        settings: &CheckSettings,
+        served: &Served,
+        lease: &Lease,
+    ) -> Vec<CheckedRight> {
         let namespaces = &settings.operator.scope.namespaces;
         let questions = questions(served, namespaces, Some(lease));
         let rights = questions.into_iter().map(|question| self.right(question));
-        stream::iter(rights).buffered(AT_ONCE).collect().await
+        stream::iter(rights)
+            .buffered(RIGHTS_AT_ONCE)
+            .collect()
+            .await
     }
 
-    async fn right(&self, question: Question) -> Right {
+    async fn right(&self, question: Question) -> CheckedRight {
         let mut denied = Vec::new();
         let mut unknown = None;
         for verb in question.rule.verbs {
@@ -346,7 +354,7 @@ impl Cluster {
                 }
             }
         }
-        Right {
+        CheckedRight {
             question,
             denied,
             unknown,

@@ -7,7 +7,7 @@ use serde::Serialize;
 use consul_client::text::one_line;
 
 /// The greatest length of a message and of a piece of advice, in characters, because they may repeat foreign messages.
-const LONGEST: usize = 1000;
+const LONGEST_TEXT: usize = 1000;
 
 /// The outcome of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -93,16 +93,16 @@ impl Line {
     ) -> Self {
         Self {
             area,
-            what: one_line(&what.into(), LONGEST),
+            what: one_line(&what.into(), LONGEST_TEXT),
             outcome,
-            message: one_line(&message.to_string(), LONGEST),
+            message: one_line(&message.to_string(), LONGEST_TEXT),
             todo: None,
         }
     }
 
     /// Adds advice to the line.
     pub(super) fn todo(self, todo: impl Display) -> Self {
-        let todo = one_line(&todo.to_string(), LONGEST);
+        let todo = one_line(&todo.to_string(), LONGEST_TEXT);
         Self {
             todo: Some(todo),
             ..self
@@ -112,12 +112,12 @@ impl Line {
 
 /// All lines, in the order of the output.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Report {
+pub struct CheckReport {
     /// The lines.
     pub lines: Vec<Line>,
 }
 
-impl Report {
+impl CheckReport {
     /// Whether something does not work.
     pub fn failed(&self) -> bool {
         self.count(Outcome::Failed) > 0
@@ -138,11 +138,11 @@ impl Report {
 
     /// Returns the report as text, for people.
     pub fn text(&self, coloured: bool) -> String {
-        let widest = self.lines.iter().map(|line| line.what.chars().count());
-        let widest = widest.max().unwrap_or_default();
+        let widths = self.lines.iter().map(|line| line.what.chars().count());
+        let widest = widths.max().unwrap_or_default();
         let mut text = String::new();
         for line in &self.lines {
-            let shown = Shown {
+            let shown = AlignedLine {
                 line,
                 widest,
                 coloured,
@@ -157,13 +157,13 @@ impl Report {
 }
 
 /// A line in its columns.
-struct Shown<'a> {
+struct AlignedLine<'a> {
     line: &'a Line,
     widest: usize,
     coloured: bool,
 }
 
-impl Display for Shown<'_> {
+impl Display for AlignedLine<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let Line {
             area,
@@ -190,8 +190,8 @@ impl Display for Shown<'_> {
 mod tests {
     use super::*;
 
-    fn report() -> Report {
-        Report {
+    fn report() -> CheckReport {
+        CheckReport {
             lines: vec![
                 Line::new(Area::Consul, "leader", Outcome::Ok, "10.0.0.1:8300"),
                 Line::new(
@@ -242,6 +242,6 @@ failed  kubernetes jobs.batch  may not patch
 
     #[test]
     fn one_failure_is_a_failure() {
-        assert!(report().failed() && !Report::default().failed());
+        assert!(report().failed() && !CheckReport::default().failed());
     }
 }

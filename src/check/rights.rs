@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::Name;
+use super::NamespacedName;
 use crate::{admission, identity::history_lease, manifests::Source};
 use consul_semaphore_api::scope::Namespaces;
 use consul_semaphore_workload::{Kind, Kinds, row::Row};
@@ -14,7 +14,7 @@ pub(crate) struct Rule {
     /// The resource with its subresource: `jobs/status`.
     pub(crate) resource: Cow<'static, str>,
     pub(crate) verbs: &'static [&'static str],
-    pub(super) place: Place,
+    pub(super) place: RuleScope,
     /// The text that says what does not work without the rule.
     pub(super) without: &'static str,
     /// Whether slots are still granted and released without the rule.
@@ -23,7 +23,7 @@ pub(crate) struct Rule {
 
 /// The place in which a rule must hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum RuleScope {
     /// The rule must hold in every namespace that the operator works in.
     Scope,
     /// The rule must hold for objects that are in no namespace.
@@ -51,7 +51,7 @@ const fn rule(
     group: &'static str,
     resource: &'static str,
     verbs: &'static [&'static str],
-    place: Place,
+    place: RuleScope,
     without: &'static str,
 ) -> Rule {
     Rule {
@@ -79,7 +79,7 @@ const fn unserved(
         group,
         resource,
         verbs,
-        Place::Scope,
+        RuleScope::Scope,
         "a workload of this kind that holds a slot when you switch its kind off keeps it for ever",
     ))
 }
@@ -89,7 +89,7 @@ const fn policy(resource: &'static str, name: Cow<'static, str>) -> Rule {
         "admissionregistration.k8s.io",
         resource,
         &["get"],
-        Place::Policy(name),
+        RuleScope::Policy(name),
         "the operator does not report at its start whether its admission policies are in force",
     ))
 }
@@ -101,42 +101,42 @@ pub(super) const RULES: &[Rule] = &[
         "",
         "namespaces",
         &["get"],
-        Place::KubeSystem,
+        RuleScope::KubeSystem,
         "the operator does not start: the uid of kube-system is the cluster's id",
     ),
     rule(
         "consul-semaphore.io",
         "consulsemaphores",
         &["get", "list", "watch", "patch"],
-        Place::Scope,
+        RuleScope::Scope,
         "no ConsulSemaphore is served",
     ),
     rule(
         "consul-semaphore.io",
         "consulsemaphores/status",
         &["patch"],
-        Place::Scope,
+        RuleScope::Scope,
         "no status is written, and no limit: a limit is recorded there first",
     ),
     rule(
         "batch",
         "jobs",
         &["get", "list", "watch", "patch", "delete"],
-        Place::Scope,
+        RuleScope::Scope,
         "Jobs are not seen, started, suspended or (on-contention: Skip) deleted",
     ),
     optional(rule(
         "batch",
         "jobs/status",
         &["patch"],
-        Place::Scope,
+        RuleScope::Scope,
         "before Kubernetes 1.36, Jobs that were suspended after a start stay suspended",
     )),
     rule(
         "",
         "pods",
         &["list", "watch"],
-        Place::Scope,
+        RuleScope::Scope,
         "slots are not released: the operator can't find out whether pods are left",
     ),
     unserved("", "pods", &["get"]),
@@ -152,28 +152,28 @@ pub(super) const RULES: &[Rule] = &[
         "events.k8s.io",
         "events",
         &["create", "patch"],
-        Place::Scope,
+        RuleScope::Scope,
         "Jobs and ConsulSemaphores have no events",
     )),
     optional(rule(
         "",
         "namespaces",
         &["get"],
-        Place::Namespaces,
+        RuleScope::Namespaces,
         "slots of a namespace that was deleted may stay held until the operator starts without it",
     )),
     rule(
         "coordination.k8s.io",
         "leases",
         &["create"],
-        Place::Election,
+        RuleScope::Election,
         "nothing is granted or released: the operator can't make its Leases",
     ),
     rule(
         "coordination.k8s.io",
         "leases",
         &["get", "list", "watch", "update"],
-        Place::Lease,
+        RuleScope::Lease,
         "with --leader-election=kubernetes no replica leads, so nothing happens; with the others a restart renews the \
          evidence of running Jobs, because nobody knows when they were last proved to hold their slots",
     ),
@@ -181,7 +181,7 @@ pub(super) const RULES: &[Rule] = &[
         "coordination.k8s.io",
         "leases",
         &["get", "update"],
-        Place::Identity,
+        RuleScope::Identity,
         "nothing is granted or released: the operator can't see whether a copy of this cluster uses its identity",
     ),
 ];
@@ -200,7 +200,7 @@ static TABLE: Rule = rule(
     "",
     "configmaps",
     &["get", "list", "watch"],
-    Place::Table,
+    RuleScope::Table,
     "the operator is not ready: it can't read the rows of --kinds",
 );
 
@@ -209,7 +209,7 @@ static TABLE_EVENTS: Rule = optional(rule(
     "events.k8s.io",
     "events",
     &["create", "patch"],
-    Place::BesideTable,
+    RuleScope::BesideTable,
     "wrong rows of --kinds are only in the log",
 ));
 
@@ -221,7 +221,7 @@ const fn workloads(group: &'static str, resource: &'static str) -> Rule {
         group,
         resource,
         WRITES,
-        Place::Scope,
+        RuleScope::Scope,
         "workloads of this kind are not seen, started or ended",
     )
 }
@@ -231,7 +231,7 @@ const fn ends(group: &'static str, resource: &'static str) -> Rule {
         group,
         resource,
         &["patch"],
-        Place::Scope,
+        RuleScope::Scope,
         "workloads of this kind can't be made to fail: they wait on",
     ))
 }
@@ -248,7 +248,7 @@ pub(crate) fn rules_of(kind: &Kind) -> Cow<'static, [Rule]> {
             "tekton.dev",
             "taskruns",
             &["list", "patch"],
-            Place::Scope,
+            RuleScope::Scope,
             "slots of PipelineRuns are not released: the operator can't find out whether more pods come",
         ),
     ];
@@ -260,35 +260,35 @@ pub(crate) fn rules_of(kind: &Kind) -> Cow<'static, [Rule]> {
             "kueue.x-k8s.io",
             "workloads",
             &["get", "list", "watch"],
-            Place::Scope,
+            RuleScope::Scope,
             "Workloads of Kueue are not seen, and wait for ever for their admission check",
         ),
         rule(
             "kueue.x-k8s.io",
             "workloads/status",
             &["patch"],
-            Place::Scope,
+            RuleScope::Scope,
             "Workloads of Kueue wait for ever for their admission check",
         ),
         rule(
             "kueue.x-k8s.io",
             "admissionchecks",
             &["get", "list", "watch"],
-            Place::Cluster,
+            RuleScope::Cluster,
             "Workloads of Kueue are not seen, and wait for ever for their admission check",
         ),
         rule(
             "kueue.x-k8s.io",
             "admissionchecks/status",
             &["patch"],
-            Place::Cluster,
+            RuleScope::Cluster,
             "admission checks are not active, and neither are the ClusterQueues that ask them",
         ),
         rule(
             "jobset.x-k8s.io",
             "jobsets",
             &["get", "list", "watch"],
-            Place::Scope,
+            RuleScope::Scope,
             "JobSets in queues of Kueue wait for ever for their admission check",
         ),
     ];
@@ -326,7 +326,7 @@ fn rules_of_row(kind: &Kind, row: &Row) -> Vec<Rule> {
             "jobset.x-k8s.io",
             "jobsets",
             &["get"],
-            Place::Scope,
+            RuleScope::Scope,
             "slots are kept until the pods of later workloads of the same name have ended, too",
         )));
     }
@@ -338,7 +338,7 @@ pub(super) static SECRET: Rule = rule(
     "",
     "secrets",
     &["get"],
-    Place::Scope,
+    RuleScope::Scope,
     "its token can't be read, so nothing is granted",
 );
 
@@ -367,7 +367,7 @@ pub(super) struct Served {
     /// The kinds of workloads that the operator serves, including those of rows.
     pub(super) kinds: Kinds,
     /// The `ConfigMap` with the rows.
-    pub(super) table: Option<Name>,
+    pub(super) table: Option<NamespacedName>,
 }
 
 /// Returns the rights to check for an operator that serves these kinds of workloads in these namespaces, with this
@@ -386,56 +386,58 @@ pub(super) fn questions(
         };
         let kube_system = || Some("kube-system".to_owned());
         match (&rule.place, namespaces, lease) {
-            (Place::Scope, Namespaces::All, _) | (Place::Cluster, ..) => vec![question(None, None)],
-            (Place::Scope, Namespaces::Only(names), _) => names
+            (RuleScope::Scope, Namespaces::All, _) | (RuleScope::Cluster, ..) => {
+                vec![question(None, None)]
+            }
+            (RuleScope::Scope, Namespaces::Only(names), _) => names
                 .iter()
                 .map(|namespace| question(Some(namespace.clone()), None))
                 .collect(),
-            (Place::Namespaces, Namespaces::Only(names), _) => names
+            (RuleScope::Namespaces, Namespaces::Only(names), _) => names
                 .iter()
                 // A Role in the namespace does not count, because it is deleted with the namespace.
                 .map(|namespace| question(None, Some(namespace.clone())))
                 .collect(),
-            (Place::KubeSystem, ..) => vec![question(kube_system(), kube_system())],
-            (Place::Election, _, Some(lease)) => {
+            (RuleScope::KubeSystem, ..) => vec![question(kube_system(), kube_system())],
+            (RuleScope::Election, _, Some(lease)) => {
                 vec![question(Some(lease.namespace.clone()), None)]
             }
-            (Place::Lease, _, Some(lease)) => {
+            (RuleScope::Lease, _, Some(lease)) => {
                 let name = Some(lease.name.clone());
                 vec![question(Some(lease.namespace.clone()), name)]
             }
-            (Place::Identity, _, Some(lease)) => {
+            (RuleScope::Identity, _, Some(lease)) => {
                 let name = Some(history_lease(&lease.name));
                 vec![question(Some(lease.namespace.clone()), name)]
             }
             // A user that may list in the whole cluster needs no extra right to see that a namespace was deleted, and
             // operators of single namespaces work without the rights for the policies.
-            (Place::Namespaces, Namespaces::All, _)
-            | (Place::Election | Place::Lease | Place::Identity, _, None)
-            | (Place::Policy(_), Namespaces::Only(_), _) => Vec::new(),
-            (Place::Policy(name), Namespaces::All, _) => {
+            (RuleScope::Namespaces, Namespaces::All, _)
+            | (RuleScope::Election | RuleScope::Lease | RuleScope::Identity, _, None)
+            | (RuleScope::Policy(_), Namespaces::Only(_), _) => Vec::new(),
+            (RuleScope::Policy(name), Namespaces::All, _) => {
                 vec![question(None, Some(name.clone().into_owned()))]
             }
-            (Place::Table, ..) => {
+            (RuleScope::Table, ..) => {
                 let table = served.table.iter();
-                let one = |Name { namespace, name }: &Name| {
+                let one = |NamespacedName { namespace, name }: &NamespacedName| {
                     question(Some(namespace.clone()), Some(name.clone()))
                 };
                 table.map(one).collect()
             }
-            (Place::BesideTable, ..) => {
+            (RuleScope::BesideTable, ..) => {
                 let table = served.table.iter();
-                let beside = |table: &Name| question(Some(table.namespace.clone()), None);
+                let beside = |table: &NamespacedName| question(Some(table.namespace.clone()), None);
                 table.map(beside).collect()
             }
         }
     };
-    let operators = RULES.iter().chain([&TABLE, &TABLE_EVENTS]);
-    let operators = operators.flat_map(|rule| of(rule, &Source::Operator));
+    let rules = RULES.iter().chain([&TABLE, &TABLE_EVENTS]);
+    let operators = rules.flat_map(|rule| of(rule, &Source::Operator));
     let of_kinds = served.kinds.iter().flat_map(|kind| {
         let (rules, source) = (rules_of(kind).into_owned(), Source::of(kind));
-        let rules = rules.into_iter().chain(policies(kind));
-        let questions = rules.flat_map(|rule| of(&rule, &source));
+        let all_rules = rules.into_iter().chain(policies(kind));
+        let questions = all_rules.flat_map(|rule| of(&rule, &source));
         questions.collect::<Vec<_>>()
     });
     operators.chain(of_kinds).collect()
@@ -455,8 +457,8 @@ mod tests {
     /// Returns all objects in `config/rbac`.
     fn shipped() -> Vec<Value> {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("config/rbac");
-        let files = fs::read_dir(folder).unwrap();
-        let files = files.map(|file| file.unwrap().path());
+        let entries = fs::read_dir(folder).unwrap();
+        let files = entries.map(|file| file.unwrap().path());
         let texts = files.map(|file| fs::read_to_string(file).unwrap());
         let documents = texts.flat_map(|text| serde_saphyr::from_multiple::<Value>(&text).unwrap());
         documents.collect()
@@ -515,14 +517,14 @@ mod tests {
         let policies: Vec<Rule> = policies(&Kind::Job).collect();
         for rule in RULES.iter().chain(&policies) {
             let (kind, name) = match &rule.place {
-                Place::Scope | Place::Cluster => ("ClusterRole", ""),
+                RuleScope::Scope | RuleScope::Cluster => ("ClusterRole", ""),
                 // The documentation of these rules is in docs/scope.md.
-                Place::Namespaces | Place::Table | Place::BesideTable => continue,
-                Place::KubeSystem => ("ClusterRole", "kube-system"),
-                Place::Election => ("Role", ""),
-                Place::Lease => ("Role", "consul-semaphore-operator"),
-                Place::Identity => ("Role", "consul-semaphore-operator-identity"),
-                Place::Policy(name) => ("ClusterRole", name.as_ref()),
+                RuleScope::Namespaces | RuleScope::Table | RuleScope::BesideTable => continue,
+                RuleScope::KubeSystem => ("ClusterRole", "kube-system"),
+                RuleScope::Election => ("Role", ""),
+                RuleScope::Lease => ("Role", "consul-semaphore-operator"),
+                RuleScope::Identity => ("Role", "consul-semaphore-operator-identity"),
+                RuleScope::Policy(name) => ("ClusterRole", name.as_ref()),
             };
             for verb in rule.verbs {
                 let allowed = [kind, &rule.group, &rule.resource, name, verb];

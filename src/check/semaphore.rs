@@ -4,10 +4,10 @@ use kube::Api;
 use tokio::time::timeout;
 
 use super::{
-    Keys, Name, Operator, Settings,
+    CheckSettings, NamespacedName, OperatorIdentity, ScratchKeys,
     api_server::{Answer, ApiServer},
     consul::{Scratch, Tried, try_all},
-    kubernetes::Cluster,
+    kubernetes::CheckedCluster,
     rights::{Question, SECRET},
 };
 use crate::{
@@ -25,13 +25,13 @@ use consul_semaphore_workload::TrackedWorkload;
 
 /// Way in which the operator uses Consul.
 pub(super) struct Way {
-    pub(super) operator: Operator,
+    pub(super) operator: OperatorIdentity,
     /// Client with the operator's own token; `None` if Consul does not answer.
     pub(super) consul: Option<Client>,
 }
 
 /// Everything that was read of one semaphore.
-pub(super) struct Seen {
+pub(super) struct SemaphoreFacts {
     pub(super) semaphore: ConsulSemaphore,
     /// Whether the checked operator manages the semaphore.
     pub(super) in_scope: bool,
@@ -40,14 +40,14 @@ pub(super) struct Seen {
     /// Reason why the operator's own token must not be used for the semaphore.
     pub(super) barred: Option<String>,
     /// Token from the Secret of the semaphore, if the spec names one.
-    pub(super) token: Option<Token>,
+    pub(super) token: Option<CheckedToken>,
     pub(super) jobs: Answer<Vec<TrackedWorkload>>,
     /// Part of Consul's data that concerns the semaphore, if Consul was read.
-    pub(super) prefix: Option<Prefix>,
+    pub(super) prefix: Option<PrefixFacts>,
 }
 
 /// Token of a semaphore's Secret.
-pub(super) struct Token {
+pub(super) struct CheckedToken {
     pub(super) from: TokenSecretRef,
     /// Reason why the token can't be read.
     pub(super) problem: Option<String>,
@@ -56,7 +56,7 @@ pub(super) struct Token {
 }
 
 /// Data that was read in Consul.
-pub(super) struct Prefix {
+pub(super) struct PrefixFacts {
     pub(super) listing: Result<Listing, Error>,
     /// Sessions on the node of the semaphore. Their names identify the operator's own contenders.
     pub(super) sessions: Result<Vec<Session>, Unknown>,
@@ -79,12 +79,12 @@ pub(super) enum Unknown {
 
 /// Reads the semaphore.
 pub(super) async fn look(
-    settings: &Settings,
-    name: &Name,
-    cluster: &Cluster,
+    settings: &CheckSettings,
+    name: &NamespacedName,
+    cluster: &CheckedCluster,
     way: &Way,
     scratch: &Scratch,
-) -> Answer<Seen> {
+) -> Answer<SemaphoreFacts> {
     let server = &cluster.server;
     let semaphores: Api<ConsulSemaphore> = Api::namespaced(server.client.clone(), &name.namespace);
     let semaphore = server.within(semaphores.get(&name.name)).await?;
@@ -92,8 +92,8 @@ pub(super) async fn look(
     // Job.
     let jobs = jobs(server, &name.namespace).await;
     let asked = settings_of(&way.operator.cluster, settings.operator.order, &semaphore);
-    let reference = semaphore.spec.consul.as_ref();
-    let reference = reference.and_then(|consul| consul.token_secret_ref.clone());
+    let consul_spec = semaphore.spec.consul.as_ref();
+    let reference = consul_spec.and_then(|consul| consul.token_secret_ref.clone());
     let own = way
         .consul
         .clone()
@@ -101,11 +101,11 @@ pub(super) async fn look(
     let (token, barred, consul) = match reference {
         Some(from) => {
             let cell = TokenCell::default();
-            let read = take_token(&server.client, &name.namespace, &from, &cell);
-            let read = timeout(server.patience, read).await;
+            let take = take_token(&server.client, &name.namespace, &from, &cell);
+            let outcome = timeout(server.patience, take).await;
             let silent = |_| Err("the API server did not answer in time".to_owned());
-            let token = Token {
-                problem: read.unwrap_or_else(silent).err(),
+            let token = CheckedToken {
+                problem: outcome.unwrap_or_else(silent).err(),
                 allowed: may_read(cluster, name, &from).await,
                 from,
             };
@@ -133,7 +133,7 @@ pub(super) async fn look(
         Some(consul) => Some(look_at_prefix(&consul, node, &asked, scratch).await),
         None => None,
     };
-    Ok(Seen {
+    Ok(SemaphoreFacts {
         in_scope: is_in_scope(settings, &semaphore),
         settings: asked,
         semaphore,
@@ -144,7 +144,7 @@ pub(super) async fn look(
     })
 }
 
-fn is_in_scope(settings: &Settings, semaphore: &ConsulSemaphore) -> bool {
+fn is_in_scope(settings: &CheckSettings, semaphore: &ConsulSemaphore) -> bool {
     let metadata = &semaphore.metadata;
     let labels = metadata.labels.clone().unwrap_or_default();
     let namespace = metadata.namespace.as_deref().unwrap_or_default();
@@ -157,9 +157,9 @@ async fn look_at_prefix(
     node: Option<String>,
     asked: &algorithm::Settings,
     scratch: &Scratch,
-) -> Prefix {
+) -> PrefixFacts {
     let folder = asked.prefix.folder();
-    let keys = Keys {
+    let keys = ScratchKeys {
         rule: folder.clone(),
         folder,
     };
@@ -173,7 +173,7 @@ async fn look_at_prefix(
         Err(unknown) => Err(unknown),
     };
     let listing = consul.list(&asked.prefix.folder()).await;
-    Prefix {
+    PrefixFacts {
         listing,
         sessions,
         tried,
@@ -194,7 +194,11 @@ async fn jobs(server: &ApiServer, namespace: &str) -> Answer<Vec<TrackedWorkload
 }
 
 /// Returns whether the operator may read the Secret.
-async fn may_read(cluster: &Cluster, name: &Name, from: &TokenSecretRef) -> Answer<bool> {
+async fn may_read(
+    cluster: &CheckedCluster,
+    name: &NamespacedName,
+    from: &TokenSecretRef,
+) -> Answer<bool> {
     let question = Question {
         rule: SECRET.clone(),
         source: Source::Operator,

@@ -25,7 +25,7 @@ Consul's own environment variables and KUBECONFIG are read as `run` reads them: 
 pub(crate) struct Check {
     /// Check this ConsulSemaphore closely: its prefix, holders, queue, and why the first Job does not run
     #[arg(long, value_name = "NAMESPACE/NAME")]
-    semaphore: Option<check::Name>,
+    semaphore: Option<check::NamespacedName>,
 
     /// Check the rights of this user, such as the operator's ServiceAccount: system:serviceaccount:<namespace>:<name>
     /// [default: the kubeconfig's]
@@ -69,8 +69,8 @@ pub(crate) enum Output {
 
 impl Check {
     /// The settings for the library.
-    pub(crate) fn settings(self) -> check::Settings {
-        check::Settings {
+    pub(crate) fn settings(self) -> check::CheckSettings {
+        check::CheckSettings {
             operator: self.operator.settings(
                 self.scope.scope(),
                 self.scope.workloads(),

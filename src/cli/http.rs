@@ -42,9 +42,9 @@ pub(crate) enum MetricsAuth {
 
 impl HttpFlags {
     /// The settings for the library.
-    pub(crate) fn settings(self) -> endpoints::Settings {
+    pub(crate) fn settings(self) -> endpoints::EndpointsSettings {
         let files = self.http_tls_cert_file.zip(self.http_tls_key_file);
-        endpoints::Settings {
+        endpoints::EndpointsSettings {
             address: self.http_address,
             tls: files.map(|(certificate, key)| TlsFiles { certificate, key }),
             metrics: match self.metrics_auth {

@@ -21,7 +21,7 @@ pub(crate) struct WorkloadFlags {
 }
 
 impl WorkloadFlags {
-    /// The same for the library.
+    /// The kinds of workloads for the library.
     pub(crate) fn kinds(&self) -> Kinds {
         self.workloads.iter().cloned().collect()
     }
@@ -68,8 +68,9 @@ impl ListKinds {
             return Ok(table(&all, on));
         };
         let kinds = all.only(names)?;
-        let each = kinds.iter();
-        let each = each.map(|kind| manifests::of_kind_for(kind, &self.service_account));
+        let each = kinds
+            .iter()
+            .map(|kind| manifests::of_kind_for(kind, &self.service_account));
         let some: Vec<String> = each.filter(|yaml| !yaml.is_empty()).collect();
         if some.is_empty() {
             return Ok(

@@ -38,15 +38,15 @@ pub(crate) enum WebAuth {
 impl WebFlags {
     /// The settings of the page. Without a login only clients that can reach the loopback of this machine, or of this
     /// pod, may see it.
-    pub(crate) fn settings(&self, scope: &Scope) -> Result<Option<web::Settings>, clap::Error> {
+    pub(crate) fn settings(&self, scope: &Scope) -> Result<Option<web::PageSettings>, clap::Error> {
         let Some(address) = self.web_address else {
             return Ok(None);
         };
         let access = match self.web_auth {
-            WebAuth::Kubernetes => web::Access::Kubernetes,
-            WebAuth::None => web::Access::Open,
+            WebAuth::Kubernetes => web::PageAccess::Kubernetes,
+            WebAuth::None => web::PageAccess::Open,
         };
-        if access == web::Access::Open && !address.ip().is_loopback() {
+        if access == web::PageAccess::Open && !address.ip().is_loopback() {
             let problem = format!(
                 "--web-auth=none shows all semaphores to everybody who reaches the page, so it needs a loopback address: \
                  give --web-address=127.0.0.1:{}, or leave --web-auth out",
@@ -55,7 +55,7 @@ impl WebFlags {
             return Err(Cli::command().error(ErrorKind::ArgumentConflict, problem));
         }
         let scope = scope.clone();
-        Ok(Some(web::Settings {
+        Ok(Some(web::PageSettings {
             address,
             access,
             scope,

@@ -61,8 +61,8 @@ impl Source for TlsFiles {
     /// moment only one of them is new.
     fn read(&self) -> Result<Arc<ServerConfig>, ConfigError> {
         let pem = read(CERTIFICATE, &self.certificate)?;
-        let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
-        let chain = chain.unwrap_or_default();
+        let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
+        let chain = certificates.unwrap_or_default();
         if chain.is_empty() {
             let problem = format!("{} holds no PEM certificate", self.certificate.display());
             return Err(ConfigError::new(CERTIFICATE, problem));

@@ -15,14 +15,14 @@ use consul_semaphore::Uid;
 /// Warnings that were emitted for each workload.
 pub(super) struct Advisor {
     events: Events,
-    reported: HashMap<Uid, Reported>,
+    reported: HashMap<Uid, EmittedWarnings>,
     /// Number of lists of all workloads that have started.
     lists: u64,
 }
 
 /// Warnings of a workload, as hashes, and the number of the last list in which, or after which, the workload was
 /// seen.
-struct Reported {
+struct EmittedWarnings {
     advice: Option<u64>,
     caution: Option<u64>,
     list: u64,
@@ -67,7 +67,7 @@ impl Advisor {
             }
             return;
         }
-        let now = Reported {
+        let now = EmittedWarnings {
             advice: advice.as_deref().map(hash),
             caution: caution.as_deref().map(hash),
             list: self.lists,

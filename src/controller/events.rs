@@ -38,13 +38,13 @@ use consul_client::{Backoff, clock, text::one_line, turns::FairTurns};
 use consul_semaphore::CronJob;
 
 /// Maximum number of pending events, of which each namespace has a share. Further events are dropped, and counted.
-const QUEUE: usize = 4096;
+const MOST_PENDING: usize = 4096;
 
 /// Number of namespaces in which events are written at once.
-const WRITERS: usize = 8;
+const NAMESPACES_AT_ONCE: usize = 8;
 
 /// Number of events that are written in a namespace before it is the turn of another namespace.
-const BATCH: usize = 16;
+const EVENTS_PER_TURN: usize = 16;
 
 /// Wait between tries to write an event.
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(1));
@@ -53,7 +53,7 @@ const BACKOFF: Backoff = Backoff::new(Duration::from_millis(200), Duration::from
 const RETRIES: u32 = 3;
 
 /// Number of events that are remembered, so that repetitions can be counted.
-const COUNTED: usize = 1024;
+const MOST_REMEMBERED: usize = 1024;
 
 /// The types of events, as Kubernetes names them.
 const NORMAL: &str = "Normal";
@@ -237,7 +237,7 @@ impl Reason {
 /// Handle for submitting events. Clones share the pending events.
 #[derive(Clone)]
 pub(super) struct Events {
-    pending: Arc<FairQueue<Due>>,
+    pending: Arc<FairQueue<PendingEvent>>,
     /// Sender of the namespaces for which nobody writes yet. There are never more of them than pending events.
     begun: mpsc::Sender<Arc<str>>,
     metrics: Metrics,
@@ -246,7 +246,7 @@ pub(super) struct Events {
 }
 
 /// An event to be written.
-struct Due {
+struct PendingEvent {
     about: ObjectReference,
     type_: &'static str,
     reason: String,
@@ -256,7 +256,7 @@ struct Due {
     once: bool,
 }
 
-impl Due {
+impl PendingEvent {
     /// Returns a hash of what the event says.
     fn says(&self) -> u64 {
         hash((&self.about.uid, &self.reason, &self.note))
@@ -302,14 +302,14 @@ impl Events {
         kinds: KnownKinds,
         owners: Owners,
     ) -> (Self, impl Future<Output = ()>) {
-        let pending = Arc::new(FairQueue::new(QUEUE));
-        let (begun, to_begin) = mpsc::channel(QUEUE);
+        let pending = Arc::new(FairQueue::new(MOST_PENDING));
+        let (begun, to_begin) = mpsc::channel(MOST_PENDING);
         let pod = std::env::var("HOSTNAME").ok();
         let writers = Writers {
             client,
             instance: pod.unwrap_or_else(|| consul_semaphore_api::GROUP.into()),
             pending: pending.clone(),
-            turns: FairTurns::new(WRITERS),
+            turns: FairTurns::new(NAMESPACES_AT_ONCE),
             written: Mutex::default(),
         };
         let events = Self {
@@ -400,7 +400,7 @@ impl Events {
         note: String,
         once: bool,
     ) {
-        let due = Due {
+        let due = PendingEvent {
             about,
             type_,
             reason: format!("{reason:?}"),
@@ -420,7 +420,7 @@ impl Events {
     /// Returns a handle whose events are not written, and the events that are submitted with it.
     #[cfg(test)]
     pub(super) fn captured() -> (Self, Captured) {
-        let pending = Arc::new(FairQueue::new(QUEUE));
+        let pending = Arc::new(FairQueue::new(MOST_PENDING));
         let events = Self {
             pending: pending.clone(),
             begun: mpsc::channel(1).0,
@@ -434,7 +434,7 @@ impl Events {
 
 /// Submitted events, for tests.
 #[cfg(test)]
-pub(super) struct Captured(Arc<FairQueue<Due>>);
+pub(super) struct Captured(Arc<FairQueue<PendingEvent>>);
 
 #[cfg(test)]
 impl Captured {
@@ -449,7 +449,7 @@ struct Writers {
     client: Client,
     /// Name of the pod that reports the events, or of this API group if the pod is unknown.
     instance: String,
-    pending: Arc<FairQueue<Due>>,
+    pending: Arc<FairQueue<PendingEvent>>,
     turns: FairTurns,
     written: Mutex<WrittenEvents>,
 }
@@ -480,12 +480,12 @@ impl Writers {
         loop {
             sleep(LOW_PRIORITY).await;
             let _turn = self.turns.take(&namespace).await;
-            let batch = self.pending.take(&namespace, BATCH);
+            let batch = self.pending.take(&namespace, EVENTS_PER_TURN);
             if batch.is_empty() {
                 return;
             }
             let written = self.written.lock().take(&namespace);
-            let mut writer = Writer {
+            let mut writer = EventWriter {
                 client: &self.client,
                 instance: &self.instance,
                 written,
@@ -518,10 +518,10 @@ impl WrittenEvents {
         if !written.is_empty() {
             self.0.insert(namespace.clone(), written);
         }
-        while self.0.values().map(HashMap::len).sum::<usize>() > COUNTED {
+        while self.0.values().map(HashMap::len).sum::<usize>() > MOST_REMEMBERED {
             let most = self.0.iter().max_by_key(|(_, written)| written.len());
-            let most = most.map(|(namespace, _)| namespace.clone());
-            most.and_then(|most| self.0.remove(&most));
+            let with_most = most.map(|(namespace, _)| namespace.clone());
+            with_most.and_then(|namespace| self.0.remove(&namespace));
         }
     }
 }
@@ -529,7 +529,7 @@ impl WrittenEvents {
 /// Writes events of one namespace and remembers them, so that an event that says the same again is counted in the
 /// series of the first. For each event only its name and its count are kept, because there may be one event for each
 /// of many workloads.
-struct Writer<'a> {
+struct EventWriter<'a> {
     client: &'a Client,
     instance: &'a str,
     written: WrittenNotes,
@@ -542,9 +542,9 @@ struct WrittenEvent {
     count: i32,
 }
 
-impl Writer<'_> {
+impl EventWriter<'_> {
     /// Writes an event, or logs why it can't be written.
-    async fn write_or_log(&mut self, due: &Due) {
+    async fn write_or_log(&mut self, due: &PendingEvent) {
         match self.write(due).await {
             Ok(()) => {
                 let namespace = due.about.namespace.as_deref().unwrap_or_default();
@@ -556,7 +556,7 @@ impl Writer<'_> {
 
     /// Writes an event, and tries again while the API server is overloaded. All tries use the same name, because the
     /// API server may have written the event without answering.
-    async fn write(&mut self, due: &Due) -> Result<(), CallError> {
+    async fn write(&mut self, due: &PendingEvent) -> Result<(), CallError> {
         let event = due.event(name(due), self.instance);
         let mut backoff = BACKOFF;
         loop {
@@ -570,7 +570,7 @@ impl Writer<'_> {
         }
     }
 
-    async fn try_write(&mut self, due: &Due, event: &Event) -> Result<(), CallError> {
+    async fn try_write(&mut self, due: &PendingEvent, event: &Event) -> Result<(), CallError> {
         let events = due.api(self.client);
         let what = (due.type_, due.says());
         if !due.once && self.count(what, &events).await? {
@@ -621,7 +621,7 @@ impl Writer<'_> {
 /// Returns the name of an event. Names of events of one object sort by time, as those of Kubernetes' own events do,
 /// because they end with the time. The name of an event that is written only once ends with a hash of what the event
 /// says.
-fn name(due: &Due) -> String {
+fn name(due: &PendingEvent) -> String {
     let end = if due.once {
         due.says()
     } else {
@@ -632,9 +632,9 @@ fn name(due: &Due) -> String {
 
 /// Returns the name of an event about an object. The object's own name may have any length.
 fn named(about: &ObjectReference, end: u64) -> String {
-    let name = about.name.iter().flat_map(|name| name.chars());
-    let name: String = name.take(200).collect();
-    let name = name.trim_end_matches(['.', '-']);
+    let characters = about.name.iter().flat_map(|name| name.chars());
+    let start: String = characters.take(200).collect();
+    let name = start.trim_end_matches(['.', '-']);
     format!("{name}.{end:016x}")
 }
 
@@ -646,10 +646,10 @@ fn hash(content: impl Hash) -> u64 {
 
 /// Shortens a note to one line of at most the 1024 bytes that the API server accepts.
 fn shorten(mut note: String) -> String {
-    const LONGEST: usize = 1000;
-    note = one_line(&note, LONGEST);
-    if note.len() > LONGEST {
-        let end = (0..=LONGEST)
+    const LONGEST_NOTE: usize = 1000;
+    note = one_line(&note, LONGEST_NOTE);
+    if note.len() > LONGEST_NOTE {
+        let end = (0..=LONGEST_NOTE)
             .rev()
             .find(|end| note.is_char_boundary(*end))
             .unwrap_or(0);
@@ -703,8 +703,8 @@ mod tests {
             };
             events.emit(about, Reason::SlotLost, note.to_string());
         };
-        (0..2 * QUEUE).for_each(|note| emit("flood", note));
-        let notes = 0..3 * BATCH;
+        (0..2 * MOST_PENDING).for_each(|note| emit("flood", note));
+        let notes = 0..3 * EVENTS_PER_TURN;
         notes.clone().for_each(|note| emit("other", note));
         let mut writing = JoinSet::new();
         writing.spawn(write);
@@ -712,7 +712,10 @@ mod tests {
             let next = tokio::time::timeout(Duration::from_mins(2), written.recv()).await;
             assert_eq!(next, Ok(Some(note.to_string())), "in order");
         }
-        let dropped = format!("events_dropped_total {}\n", 2 * QUEUE - QUEUE / 2);
+        let dropped = format!(
+            "events_dropped_total {}\n",
+            2 * MOST_PENDING - MOST_PENDING / 2
+        );
         assert!(metrics.encode().contains(&dropped));
     }
 
@@ -727,10 +730,10 @@ mod tests {
             events.collect()
         };
         all.put_back(&"other".into(), events(3));
-        all.put_back(&"flood".into(), events(COUNTED - 3));
+        all.put_back(&"flood".into(), events(MOST_REMEMBERED - 3));
         assert_eq!(all.0.len(), 2);
         let mut flood = all.take(&"flood".into());
-        flood.extend(events(COUNTED - 2));
+        flood.extend(events(MOST_REMEMBERED - 2));
         all.put_back(&"flood".into(), flood);
         assert_eq!(all.take(&"flood".into()).len(), 0);
         assert_eq!(all.take(&"other".into()).len(), 3);

@@ -41,7 +41,7 @@ use consul_semaphore_api::{ConsulSemaphore, ConsulSpec, tenancy::Tenancy};
 use consul_semaphore_workload::{Obstacle, TrackedWorkload};
 
 /// Maximum number of newer workloads that are named for a workload that waits for the same.
-const NEWER: usize = 16;
+const MOST_NEWER_NAMED: usize = 16;
 
 /// Number of workloads that are arranged again before the lock is given to others.
 const ARRANGED_AT_ONCE: usize = 128;
@@ -57,17 +57,17 @@ pub(super) struct Queued {
 
 /// Index of the workloads. Clones share one index.
 #[derive(Clone, Default)]
-pub(super) struct Index(Arc<Shared>);
+pub(super) struct Index(Arc<IndexInner>);
 
 #[derive(Default)]
-struct Shared {
-    state: Mutex<State>,
+struct IndexInner {
+    state: Mutex<IndexState>,
 }
 
 #[derive(Default)]
-struct State {
+struct IndexState {
     workloads: KnownWorkloads,
-    semaphores: HashMap<SemaphoreRef, Semaphore>,
+    semaphores: HashMap<SemaphoreRef, IndexedSemaphore>,
     /// Semaphores by their namespace and prefix. Two semaphores can have the same prefix.
     by_prefix: HashMap<(Arc<str>, String), BTreeSet<SemaphoreRef>>,
     /// Workloads that use each semaphore.
@@ -159,7 +159,7 @@ pub(super) enum Manager {
     Others,
 }
 
-struct Semaphore {
+struct IndexedSemaphore {
     offer: Offer,
     manager: Manager,
     queues: HashMap<Option<Key>, IndexedQueue>,
@@ -167,7 +167,7 @@ struct Semaphore {
     blocked: Option<Blocked>,
 }
 
-impl Semaphore {
+impl IndexedSemaphore {
     /// Returns the first waiting workloads of all queues of the semaphore. A workload that asks for several keys
     /// counts once.
     fn head(&self, most: usize) -> BTreeSet<&Place> {
@@ -215,7 +215,7 @@ impl IndexedQueue {
     }
 }
 
-impl State {
+impl IndexState {
     fn workload(&self, uid: &Uid) -> Option<Arc<Workload>> {
         self.workloads
             .get(uid)
@@ -233,8 +233,8 @@ impl State {
     /// Returns a waiting workload with the newer ones that wait for the same; `None` if there are no newer ones.
     fn superseded(&self, uid: &Uid) -> Option<Superseded> {
         let workload = self.workload(uid)?;
-        let newer = self.alike.newer(&workload, NEWER).into_iter();
-        let newer: Vec<_> = newer.filter_map(|newer| self.located(newer)).collect();
+        let uids = self.alike.newer(&workload, MOST_NEWER_NAMED).into_iter();
+        let newer: Vec<_> = uids.filter_map(|uid| self.located(uid)).collect();
         (!newer.is_empty()).then_some(Superseded { workload, newer })
     }
 
@@ -258,7 +258,7 @@ impl Index {
         index
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, IndexState> {
         self.0.state.lock()
     }
 
@@ -273,12 +273,12 @@ impl Index {
     pub(super) fn list_ends(&self, kind: &KindName, scope: &WatchScope) {
         let mut state = self.state();
         if let Some(listed) = state.lists.end(kind, scope) {
-            let there = state.workloads.iter();
-            let there = there.filter(|(_, tracked)| {
+            let known = state.workloads.iter();
+            let in_scope = known.filter(|(_, tracked)| {
                 tracked.workload.kind == *kind && scope.covers(&tracked.namespace)
             });
-            let gone = there.map(|(uid, _)| uid.clone());
-            let gone: Vec<Uid> = gone.filter(|uid| !listed.contains(uid)).collect();
+            let uids = in_scope.map(|(uid, _)| uid.clone());
+            let gone: Vec<Uid> = uids.filter(|uid| !listed.contains(uid)).collect();
             for uid in &gone {
                 state.remove(uid);
             }
@@ -341,8 +341,8 @@ impl Index {
     pub(super) fn pod_ended(&self, namespace: &str, lock_key: &str, workload: &Uid) {
         let mut state = self.state();
         let known = state.workloads.get(workload);
-        let known = known.filter(|tracked| *tracked.namespace == *namespace);
-        if known.is_some_and(|tracked| tracked.workload.phase == Phase::Running) {
+        let here = known.filter(|tracked| *tracked.namespace == *namespace);
+        if here.is_some_and(|tracked| tracked.workload.phase == Phase::Running) {
             return;
         }
         state.remnants.touch(namespace, workload);
@@ -428,7 +428,7 @@ impl Index {
         let by_prefix = state.by_prefix.entry((reference.namespace.clone(), prefix));
         by_prefix.or_default().insert(reference.clone());
         let keyed = offer.keyed;
-        let semaphore = Semaphore {
+        let semaphore = IndexedSemaphore {
             offer,
             manager,
             queues: HashMap::new(),
@@ -556,23 +556,23 @@ impl Index {
     /// Returns the waiting workloads whose wait may be over.
     pub(super) fn overdue(&self, queue: &QueueRef, now: Timestamp, most: usize) -> Vec<Overdue> {
         let state = self.state();
-        let due = state.queue(queue).into_iter();
-        let due = due.flat_map(|queue| queue.deadlines.due(now.as_second()));
-        let due = due.take(most).filter_map(|uid| {
+        let queues = state.queue(queue).into_iter();
+        let due = queues.flat_map(|queue| queue.deadlines.due(now.as_second()));
+        let overdue = due.take(most).filter_map(|uid| {
             let workload = state.workload(uid)?;
             Some(Overdue {
                 timeout: state.wait_timeout(&workload, queue)?,
                 workload,
             })
         });
-        due.collect()
+        overdue.collect()
     }
 
     /// Returns the workloads whose start of the wait is still to be recorded.
     pub(super) fn unrecorded(&self, queue: &QueueRef, most: usize) -> Vec<Arc<Workload>> {
         let state = self.state();
-        let unrecorded = state.queue(queue).into_iter();
-        let unrecorded = unrecorded.flat_map(|queue| &queue.unrecorded);
+        let queues = state.queue(queue).into_iter();
+        let unrecorded = queues.flat_map(|queue| &queue.unrecorded);
         let workloads = unrecorded.filter_map(|uid| state.workload(uid));
         workloads.take(most).collect()
     }
@@ -706,8 +706,8 @@ impl Index {
     /// Returns all waiting workloads of a queue, in order.
     pub(super) fn all_waiting(&self, queue: &QueueRef) -> Vec<Arc<Workload>> {
         let state = self.state();
-        let places = state.queue(queue).into_iter();
-        let places = places.flat_map(|queue| queue.waiting.places());
+        let queues = state.queue(queue).into_iter();
+        let places = queues.flat_map(|queue| queue.waiting.places());
         places
             .filter_map(|place| state.workload(place.uid()))
             .collect()
@@ -764,7 +764,7 @@ impl Index {
         }
         let since = Timestamp::from_second(workload.waits_since()?).ok()?;
         let requests = workload.requests.iter();
-        let semaphores: Vec<Option<&Semaphore>> = requests
+        let semaphores: Vec<Option<&IndexedSemaphore>> = requests
             .map(|request| Some(state.requested(tracked, request)?.1))
             .collect();
         let known = semaphores.iter().flatten();

@@ -10,13 +10,13 @@ use consul_semaphore_api::annotations::{HOLD, SEMAPHORE, WAITS_LABEL};
 use consul_semaphore_workload::{Kind, Obstacle, TrackedWorkload};
 
 /// Time that a semaphore may arrive later than its workloads if both are created together.
-const GRACE: Duration = Duration::from_secs(2);
+const SEMAPHORE_GRACE: Duration = Duration::from_secs(2);
 
 /// Time for which changes are collected.
 const COALESCE: Duration = Duration::from_millis(200);
 
 /// Time after which the task looks again if nothing is planned.
-const IDLE: Duration = Duration::from_hours(1);
+const IDLE_INTERVAL: Duration = Duration::from_hours(1);
 
 /// Reports to the users of workloads in no queue why they wait, for as long as this replica leads.
 pub(super) async fn run(context: Arc<Context>) {
@@ -37,7 +37,7 @@ pub(super) async fn run(context: Arc<Context>) {
         let why = |tracked: &TrackedWorkload, why: &Unclaimed| explain(tracked, why).1;
         unqueued.end(&context, why).await;
         tokio::time::sleep(COALESCE).await;
-        let wait = reports.wait().min(unqueued.wait()).min(IDLE);
+        let wait = reports.wait().min(unqueued.wait()).min(IDLE_INTERVAL);
         tokio::select! {
             () = context.index.unclaimed_changed() => {}
             () = context.index.held_back_changed() => {}
@@ -85,11 +85,11 @@ fn why_held_back(workload: &Workload, by_policy: bool) -> String {
 /// Reports about workloads in no queue: what was said of each, and which are due another look.
 #[derive(Default)]
 struct UnclaimedReports {
-    reported: BTreeMap<Uid, Reported>,
+    reported: BTreeMap<Uid, ReportedWait>,
     due: DueTimes<Moment>,
 }
 
-struct Reported {
+struct ReportedWait {
     since: Moment,
     note: Option<String>,
 }
@@ -111,8 +111,8 @@ impl UnclaimedReports {
                 continue;
             };
             let (reason, note, grace) = explain(&tracked, &why);
-            let reported = self.reported.entry(uid.clone());
-            let reported = reported.or_insert(Reported {
+            let entry = self.reported.entry(uid.clone());
+            let reported = entry.or_insert(ReportedWait {
                 since: now,
                 note: None,
             });
@@ -148,7 +148,7 @@ fn explain(tracked: &TrackedWorkload, why: &Unclaimed) -> (Reason, String, Durat
              Create the ConsulSemaphore again",
             granted.lock_keys()
         );
-        return (Reason::NoSemaphore, note, GRACE);
+        return (Reason::NoSemaphore, note, SEMAPHORE_GRACE);
     }
     let obstacle = match why {
         Unclaimed::Missing(missing) => {
@@ -166,7 +166,7 @@ fn explain(tracked: &TrackedWorkload, why: &Unclaimed) -> (Reason, String, Durat
                 tracked.namespace,
                 missing.join(", "),
             );
-            return (Reason::NoSemaphore, note, GRACE);
+            return (Reason::NoSemaphore, note, SEMAPHORE_GRACE);
         }
         Unclaimed::Obstacle(obstacle) => obstacle,
     };

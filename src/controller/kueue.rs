@@ -36,20 +36,20 @@ use consul_client::{
 use consul_semaphore::{KindName, Uid, holding::Setback};
 use consul_semaphore_workload::{
     Kind, Object, Obstacle, Request, TrackedWorkload,
-    kueue::{self, Asked, Check, Owner, QUEUE},
+    kueue::{self, Asked, AdmissionCheck, Owner, QUEUE},
 };
 
 /// Number of Workloads or admission checks that are read or answered at once, in fair shares for each namespace.
 const CONCURRENCY: usize = 16;
 
 /// Number of owners that may have changed before they are read.
-const CHANGES: usize = 64;
+const CHANGED_OWNERS_CAPACITY: usize = 64;
 
 /// Longest time at the start for which nothing is decided because owners are not read yet.
-const PATIENCE: Duration = Duration::from_secs(10);
+const DECIDE_WITHOUT_OWNERS_AFTER: Duration = Duration::from_secs(10);
 
 /// Number of Workloads that are named in the log because their owners are not read yet.
-const NAMED: usize = 5;
+const MOST_WORKLOADS_NAMED: usize = 5;
 
 /// Says that each admission check of ours is active, and keeps the names of these checks.
 pub(super) async fn watch_checks(context: Arc<Context>, mut watching: Watching) {
@@ -126,7 +126,7 @@ impl Checks {
                 let name = object.metadata.name.clone().unwrap_or_default();
                 let uid = Uid::from(object.metadata.uid.as_deref().unwrap_or_default());
                 let names = self.listing.as_mut().unwrap_or(&mut self.names);
-                let Ok(Some(check)) = Check::of(&object) else {
+                let Ok(Some(check)) = AdmissionCheck::of(&object) else {
                     names.remove(&name);
                     self.uids.remove(&uid);
                     return None;
@@ -157,7 +157,7 @@ enum Activated {
 /// Writes into the status of an admission check that it is active.
 async fn activate(api: Api<Object>, name: String) -> Activated {
     let read = |object: &Object| {
-        let check = Check::of(object).ok().flatten();
+        let check = AdmissionCheck::of(object).ok().flatten();
         check.and_then(|check| check.active(clock::time()))
     };
     let activated = async {
@@ -203,13 +203,13 @@ pub(super) async fn watch_workloads(
             () = Unsynced::is_over(unsynced.as_ref()) => unsynced = None,
         }
     }
-    let (sender, mut news) = mpsc::channel(CHANGES);
+    let (sender, mut news) = mpsc::channel(CHANGED_OWNERS_CAPACITY);
     let mut owners = JoinSet::new();
     for (kind, watching) in of_owners {
         let (context, scope, sender) = (context.clone(), scope.clone(), sender.clone());
         owners.spawn(watch_owners(context, scope, kind, watching, sender));
     }
-    let mut workloads = Workloads::new(context.clone(), scope.clone());
+    let mut workloads = KueueWorkloads::new(context.clone(), scope.clone());
     loop {
         // A Workload may have an entry of a check that was not known to be ours. A new list shows such entries, so it
         // begins with each change of our checks.
@@ -280,7 +280,7 @@ async fn watch_owners(
 }
 
 /// Result of a task for a Workload.
-enum Done {
+enum KueueTaskDone {
     /// The Workload was read: `None` if it is gone, or can't be read. The result says whether its owner could be
     /// read, too, or why not.
     Read(WorkloadName, Option<Box<Object>>, Result<(), String>),
@@ -289,7 +289,7 @@ enum Done {
 }
 
 /// Workloads of one scope.
-struct Workloads {
+struct KueueWorkloads {
     context: Arc<Context>,
     scope: WatchScope,
     kind: KindName,
@@ -301,10 +301,10 @@ struct Workloads {
     reading: HashMap<WorkloadName, bool>,
     setbacks: HashMap<WorkloadName, Setback>,
     turns: FairTurns,
-    tasks: JoinSet<Done>,
+    tasks: JoinSet<KueueTaskDone>,
 }
 
-impl Workloads {
+impl KueueWorkloads {
     fn new(context: Arc<Context>, scope: WatchScope) -> Self {
         Self {
             context,
@@ -338,13 +338,13 @@ impl Workloads {
     /// Handles the end of the list. It first waits until the Workloads are in the index, as far as their owners can
     /// be read, because the semaphores are served after that.
     async fn listed(&mut self) {
-        let end = Moment::now() + PATIENCE;
+        let end = Moment::now() + DECIDE_WITHOUT_OWNERS_AFTER;
         while self.are_read_first().next().is_some() {
             tokio::select! {
                 Some(done) = self.tasks.join_next() => self.on_done(done),
                 () = sleep(end.since(Moment::now())) => {
                     let missing = self.are_read_first().count();
-                    let some: Vec<_> = self.are_read_first().take(NAMED).collect();
+                    let some: Vec<_> = self.are_read_first().take(MOST_WORKLOADS_NAMED).collect();
                     tracing::warn!(missing, ?some, "the owners of Workloads of Kueue are not read yet: working without them");
                     break;
                 }
@@ -497,7 +497,7 @@ impl Workloads {
                     false
                 }
             };
-            Done::Answered(name, done)
+            KueueTaskDone::Answered(name, done)
         });
     }
 
@@ -520,13 +520,13 @@ impl Workloads {
             let workload = Kind::KueueWorkload.resource();
             let api: Api<Object> = Api::namespaced_with(context.client.clone(), &name.0, &workload);
             let object = call(api.get(&name.1)).await;
-            Done::Read(name, object.ok().map(Box::new), told)
+            KueueTaskDone::Read(name, object.ok().map(Box::new), told)
         });
     }
 
-    fn on_done(&mut self, done: Result<Done, tokio::task::JoinError>) {
+    fn on_done(&mut self, done: Result<KueueTaskDone, tokio::task::JoinError>) {
         match done {
-            Ok(Done::Read(name, object, owner)) => {
+            Ok(KueueTaskDone::Read(name, object, owner)) => {
                 let changed = self.reading.remove(&name) == Some(true);
                 // The Workload may have been deleted meanwhile.
                 if !self.known.contains_key(&name) {
@@ -543,8 +543,8 @@ impl Workloads {
                     self.read(name, None, Duration::ZERO);
                 }
             }
-            Ok(Done::Answered(name, true)) => drop(self.setbacks.remove(&name)),
-            Ok(Done::Answered(name, false)) => self.try_again(name),
+            Ok(KueueTaskDone::Answered(name, true)) => drop(self.setbacks.remove(&name)),
+            Ok(KueueTaskDone::Answered(name, false)) => self.try_again(name),
             Err(error) => std::panic::resume_unwind(error.into_panic()),
         }
     }
@@ -639,7 +639,7 @@ mod tests {
         assert_eq!(activated(json!({}), true).await, Activated::Now);
         assert_eq!(activated(json!({}), false).await, Activated::Not);
         let fresh: Object = serde_json::from_value(check(&json!({}))).unwrap();
-        let active = Check::of(&fresh).unwrap().unwrap().active(clock::time());
+        let active = AdmissionCheck::of(&fresh).unwrap().unwrap().active(clock::time());
         let status = active.unwrap()["status"].clone();
         assert_eq!(activated(status, false).await, Activated::Already);
     }

@@ -3,7 +3,7 @@
 
 use kube::{Client, core::ApiResource};
 
-use super::{Workloads, watching::with_advice};
+use super::{WorkloadChoice, watching::with_advice};
 use crate::{call::CallError, manifests::Source, telemetry::Health, watch_scope::WatchScope};
 use consul_semaphore::holding::retry_until_ok;
 use consul_semaphore_api::{ConsulSemaphore, scope::Namespaces};
@@ -12,19 +12,19 @@ use consul_semaphore_workload::Kind;
 /// Lists one object of each resource in each scope, and tries again until that has worked.
 pub(super) async fn check(
     client: Client,
-    served: Workloads,
+    served: WorkloadChoice,
     namespaces: Namespaces,
     health: Health,
 ) {
     let part = health.part("lists");
     let kinds = served.kinds.iter();
-    let kinds = kinds.map(|kind| (kind.resource(), Source::of(kind), *kind != Kind::Job));
+    let workloads = kinds.map(|kind| (kind.resource(), Source::of(kind), *kind != Kind::Job));
     let own = [
         Kind::Pod.resource(),
         ApiResource::erase::<ConsulSemaphore>(&()),
-    ];
-    let own = own.map(|resource| (resource, Source::Operator, false));
-    let resources: Vec<_> = kinds.chain(own).collect();
+    ]
+    .map(|resource| (resource, Source::Operator, false));
+    let resources: Vec<_> = workloads.chain(own).collect();
     for scope in WatchScope::over(&namespaces) {
         for (resource, source, optional) in &resources {
             let list = async || match scope.list_one(&client, resource).await {

@@ -27,11 +27,11 @@ use consul_semaphore_api::TokenSecretRef;
 
 /// Number of the next watch of a semaphore. Each watch has its own number, because a listing may still be queued when
 /// its semaphore was deleted and another one has the same name.
-static NEXT: AtomicU64 = AtomicU64::new(0);
+static NEXT_NUMBER: AtomicU64 = AtomicU64::new(0);
 
 /// Credential that reads a prefix.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Credential {
+pub(super) enum WatchCredential {
     /// The operator's own token.
     Own,
     /// The token of a Secret in this namespace.
@@ -40,9 +40,9 @@ pub(super) enum Credential {
 
 /// Folder to watch, with its place and the token to use.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Subject {
+pub(super) struct WatchedFolder {
     pub(super) place: Scope,
-    pub(super) credential: Credential,
+    pub(super) credential: WatchCredential,
     pub(super) folder: String,
 }
 
@@ -195,7 +195,7 @@ impl Follower {
 /// All shared watches.
 pub(super) struct PrefixWatches {
     budget: Budget,
-    shared: Mutex<HashMap<Subject, Weak<SharedWatch>>>,
+    shared: Mutex<HashMap<WatchedFolder, Weak<SharedWatch>>>,
 }
 
 impl PrefixWatches {
@@ -206,30 +206,35 @@ impl PrefixWatches {
         }
     }
 
-    /// Returns the watch of this subject. What it keeps in memory counts for the namespace of the first semaphore
+    /// Returns the watch of this folder. What it keeps in memory counts for the namespace of the first semaphore
     /// that shared it.
-    fn shared(&self, subject: Subject, consul: &Client, owner: &Arc<str>) -> Arc<SharedWatch> {
+    fn shared(
+        &self,
+        watched: WatchedFolder,
+        consul: &Client,
+        owner: &Arc<str>,
+    ) -> Arc<SharedWatch> {
         let mut all = self.shared.lock();
-        if let Some(shared) = all.get(&subject).and_then(Weak::upgrade) {
+        if let Some(shared) = all.get(&watched).and_then(Weak::upgrade) {
             return shared;
         }
-        let account = self.budget.account(owner, &subject.folder);
-        let shared = Arc::new(SharedWatch::start(account, consul, subject.folder.clone()));
+        let account = self.budget.account(owner, &watched.folder);
+        let shared = Arc::new(SharedWatch::start(account, consul, watched.folder.clone()));
         all.retain(|_, shared| shared.strong_count() > 0);
-        all.insert(subject, Arc::downgrade(&shared));
+        all.insert(watched, Arc::downgrade(&shared));
         shared
     }
 
     /// Watches a prefix for a semaphore. Sends the listings to the shell, with the number of the watch.
     pub(super) fn watch(
         &self,
-        subject: Subject,
+        watched: WatchedFolder,
         consul: &Client,
         demand: Demand,
         (semaphore, inputs): (SemaphoreRef, mpsc::Sender<Input>),
     ) -> PrefixWatch {
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let shared = self.shared(subject, consul, &semaphore.namespace);
+        let number = NEXT_NUMBER.fetch_add(1, Ordering::Relaxed);
+        let shared = self.shared(watched, consul, &semaphore.namespace);
         let mut task = JoinSet::new();
         let reader = Reader::new(&shared.account);
         let latest = shared.latest.clone();

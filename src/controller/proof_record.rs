@@ -1,7 +1,7 @@
 //! Keeps the record of the last proofs, which one process leaves for the next, so that a restart renews no evidence.
 //!
 //! The record is a text in an annotation of the operator's Lease. A leader that is elected by the Lease writes the
-//! text with each renewal. Without such an election, [`Keeper::keep`] writes it into a Lease that nobody holds.
+//! text with each renewal. Without such an election, [`ProofKeeper::keep`] writes it into a Lease that nobody holds.
 //!
 //! The text says how old each proof was when it was written, and when that was. So the clocks of two machines matter
 //! only for the time in between, in which no operator ran. A proof is never younger than the text says.
@@ -19,7 +19,7 @@ use kube::{Api, Client, api::PostParams};
 use parking_lot::Mutex;
 use tokio::time::sleep;
 
-use self::written::{Text, Written};
+use self::written::{RecordText, WrittenRecord};
 use super::consul_target::place;
 use crate::{
     call::{CallError, call},
@@ -33,26 +33,26 @@ use consul_client::{
 use consul_semaphore::{LastProof, LastProofs, Proved};
 use consul_semaphore_api::{ConsulSemaphore, scope::Scope};
 
-/// Pause between the writes of [`Keeper::keep`] while workloads run: as often as a Lease is renewed.
-const PAUSE: Duration = Duration::from_secs(2);
+/// Pause between the writes of [`ProofKeeper::keep`] while workloads run: as often as a Lease is renewed.
+const WRITE_PAUSE: Duration = Duration::from_secs(2);
 
-/// Pause between the writes of [`Keeper::keep`] while no workload runs.
-const IDLE_PAUSE: Duration = Duration::from_secs(30);
+/// Pause between the writes of [`ProofKeeper::keep`] while no workload runs.
+const IDLE_WRITE_PAUSE: Duration = Duration::from_secs(30);
 
 /// Semaphores whose proofs become old together: those of one namespace that reach Consul in the same way and whose
 /// sessions live equally long. A semaphore that still has sessions with another TTL than its spec asks for is a group
 /// of its own.
 ///
 /// No group has semaphores of two namespaces, because a tenant can prevent the proofs of its own semaphores.
-pub(super) use self::written::Group;
+pub(super) use self::written::ProofGroup;
 
 /// Returns the group of a semaphore whose sessions live this long.
-pub(super) fn group(semaphore: &ConsulSemaphore, ttl: Option<Duration>) -> Group {
+pub(super) fn group(semaphore: &ConsulSemaphore, ttl: Option<Duration>) -> ProofGroup {
     let at = place(semaphore);
     let part = |name: &Option<String>| name.clone().unwrap_or_default();
-    let secret = semaphore.spec.consul.as_ref();
-    let secret = secret.and_then(|consul| consul.token_secret_ref.as_ref());
-    let (secret, key) = secret.map_or(("", ""), |secret| (&secret.name, &secret.key));
+    let consul = semaphore.spec.consul.as_ref();
+    let secret_ref = consul.and_then(|consul| consul.token_secret_ref.as_ref());
+    let (secret, key) = secret_ref.map_or(("", ""), |secret| (&secret.name, &secret.key));
     let ttl = ttl.unwrap_or_default().as_secs().to_string();
     let [datacenter, partition] = [&at.datacenter, &at.partition].map(part);
     let in_common = [
@@ -63,13 +63,13 @@ pub(super) fn group(semaphore: &ConsulSemaphore, ttl: Option<Duration>) -> Group
         key,
         &ttl,
     ];
-    Group::new(namespace_of(semaphore), &in_common)
+    ProofGroup::new(namespace_of(semaphore), &in_common)
 }
 
 /// Returns the group that has only this semaphore.
-pub(super) fn group_of_one(semaphore: &ConsulSemaphore) -> Group {
+pub(super) fn group_of_one(semaphore: &ConsulSemaphore) -> ProofGroup {
     let name = semaphore.metadata.name.as_deref().unwrap_or_default();
-    Group::new(namespace_of(semaphore), &[name])
+    ProofGroup::new(namespace_of(semaphore), &[name])
 }
 
 fn namespace_of(semaphore: &ConsulSemaphore) -> &str {
@@ -79,7 +79,7 @@ fn namespace_of(semaphore: &ConsulSemaphore) -> &str {
 /// Record of an operator. Clones share it. It outlives a term of leadership.
 #[derive(Clone, Debug)]
 pub(super) struct ProofRecord {
-    proofs: Arc<Mutex<LastProofs<Group>>>,
+    proofs: Arc<Mutex<LastProofs<ProofGroup>>>,
     /// Part of the cluster that the operator works for. It is in the record because operators without an election may
     /// share one Lease.
     part: Arc<str>,
@@ -100,7 +100,7 @@ impl ProofRecord {
     }
 
     /// Returns the proofs that are known from before, for a term that begins.
-    pub(super) fn proofs(&self) -> LastProofs<Group> {
+    pub(super) fn proofs(&self) -> LastProofs<ProofGroup> {
         self.proofs.lock().clone()
     }
 
@@ -112,7 +112,7 @@ impl ProofRecord {
     }
 
     /// Updates the record with what is proved at this moment.
-    pub(super) fn note(&self, now: Moment, proved: impl IntoIterator<Item = (Group, Proved)>) {
+    pub(super) fn note(&self, now: Moment, proved: impl IntoIterator<Item = (ProofGroup, Proved)>) {
         self.proofs.lock().note(now, proved);
     }
 
@@ -124,7 +124,7 @@ impl ProofRecord {
 
     fn take_over_at(&self, found: Option<&str>, now: Moment, time: Timestamp) {
         let Some(text) = found else { return };
-        match Text::read(text).and_then(|text| text.of(&self.part)) {
+        match RecordText::read(text).and_then(|text| text.of(&self.part)) {
             Ok(Some(written)) => self.proofs.lock().take_over(now, written.proofs(now, time)),
             Ok(None) => {}
             Err(why) => tracing::warn!(
@@ -136,8 +136,8 @@ impl ProofRecord {
     }
 
     fn leave_at(&self, found: Option<&str>, now: Moment, time: Timestamp) -> Option<String> {
-        let written = Written::new(&self.proofs.lock(), now, time)?;
-        let found = found.and_then(|text| Text::read(text).ok());
+        let written = WrittenRecord::new(&self.proofs.lock(), now, time)?;
+        let found = found.and_then(|text| RecordText::read(text).ok());
         let text = found.unwrap_or_default().with(&self.part, &written);
         text.inspect_err(|error| tracing::warn!(%error, "the last proofs can't be recorded"))
             .ok()
@@ -158,7 +158,7 @@ impl Legacy for ProofRecord {
 /// the one that the last operator worked by. If it is not, the TTL or the Secret of the spec says nothing about the
 /// sessions that exist.
 pub(super) fn last_proof(
-    proofs: &LastProofs<Group>,
+    proofs: &LastProofs<ProofGroup>,
     semaphore: &ConsulSemaphore,
     ttl: Option<Duration>,
     same: bool,
@@ -176,17 +176,17 @@ pub(super) fn last_proof(
 ///
 /// The proof of a group can be in several entries. Each of them guarantees only that the proof is no older than the
 /// entry says, so the entry with the most time left counts.
-fn recorded_of(proofs: &LastProofs<Group>, group: Group) -> Option<LastProof> {
+fn recorded_of(proofs: &LastProofs<ProofGroup>, group: ProofGroup) -> Option<LastProof> {
     let entries = group.entries().into_iter();
-    let recorded = entries.filter(|entry| proofs.has(entry));
-    let recorded = recorded.filter_map(|entry| proofs.of(&entry));
+    let in_record = entries.filter(|entry| proofs.has(entry));
+    let recorded = in_record.filter_map(|entry| proofs.of(&entry));
     let best = recorded.max_by_key(|proof| proof.sent + proof.ttl.unwrap_or_default());
     best.or_else(|| proofs.of(&group))
 }
 
 /// Writer of the record into a Lease, for an operator that is not elected by this Lease.
 #[derive(Clone)]
-pub(super) struct Keeper {
+pub(super) struct ProofKeeper {
     leases: Api<Lease>,
     name: String,
     record: ProofRecord,
@@ -196,13 +196,13 @@ pub(super) struct Keeper {
     reported: Arc<OnceLock<()>>,
 }
 
-impl Keeper {
+impl ProofKeeper {
     /// Creates the writer of this record into the Lease of these settings; `None` if the leader writes it, because it
     /// is elected by this Lease.
     pub(super) fn new(
         client: Client,
         default_namespace: &str,
-        election: &leader::Settings,
+        election: &leader::ElectionSettings,
         record: ProofRecord,
     ) -> Option<Self> {
         if election.mode == leader::Mode::Kubernetes {
@@ -246,12 +246,12 @@ impl Keeper {
 
     /// Writes the record for ever, in intervals.
     pub(super) async fn keep(self) {
-        let mut backoff = Backoff::new(PAUSE, IDLE_PAUSE);
+        let mut backoff = Backoff::new(WRITE_PAUSE, IDLE_WRITE_PAUSE);
         let mut written = None;
         loop {
-            sleep(PAUSE.mul_f64(fastrand::f64().mul_add(0.4, 0.8))).await;
+            sleep(WRITE_PAUSE.mul_f64(fastrand::f64().mul_add(0.4, 0.8))).await;
             let now = Moment::now();
-            let due = written.is_none_or(|written: Moment| written + IDLE_PAUSE <= now);
+            let due = written.is_none_or(|written: Moment| written + IDLE_WRITE_PAUSE <= now);
             if self.record.is_idle() && !due {
                 continue;
             }
@@ -352,7 +352,7 @@ mod tests {
         semaphore("team-a", "a", TTL)
     }
 
-    fn group_of_a() -> Group {
+    fn group_of_a() -> ProofGroup {
         group(&a(), Some(TTL))
     }
 
@@ -461,7 +461,7 @@ mod tests {
     /// Returns what the next process knows of a semaphore, after it has read these records at second 10,000. A record
     /// has the group, how long ago it was proved, and its TTL.
     fn next_knows(
-        recorded: impl IntoIterator<Item = (Group, u64, Duration)>,
+        recorded: impl IntoIterator<Item = (ProofGroup, u64, Duration)>,
         semaphore: &ConsulSemaphore,
         ttl: Duration,
         same: bool,
@@ -548,8 +548,8 @@ mod tests {
     #[test]
     fn what_another_operator_wrote_stays_even_if_this_one_cannot_read_it() {
         for others in [r#"{"of a later version":[1,2]}"#.to_owned(), {
-            let names = (0..2000).map(|number| format!(r#""{number:040}":[0]"#));
-            let names = names.collect::<Vec<_>>().join(",");
+            let each = (0..2000).map(|number| format!(r#""{number:040}":[0]"#));
+            let names = each.collect::<Vec<_>>().join(",");
             format!(r#"{{"of a later version":{{{names}}}}}"#)
         }] {
             let text = record().leave_at(Some(&others), at(105), time(0)).unwrap();

@@ -30,14 +30,14 @@ use consul_semaphore_api::{TokenSecretRef, annotations::is_object_name};
 
 /// Pause between two readings of a Secret without problems, before jitter. After Consul denies a token, the Secret is
 /// read sooner.
-const INTERVAL: Duration = Duration::from_mins(5);
+const READ_INTERVAL: Duration = Duration::from_mins(5);
 
 /// Longest answer for a Secret that is read, in bytes. The API server takes 1 MiB of data, which grows by a third in
 /// transit, and the answer may have as much again for everything else.
-const LONGEST: u64 = 3 << 20;
+const LONGEST_SECRET_ANSWER: u64 = 3 << 20;
 
 /// Number of Secrets that are read at once.
-const AT_ONCE: usize = 2;
+const SECRETS_READ_AT_ONCE: usize = 2;
 
 /// Place of a token: the namespace, and the Secret and its key in that namespace.
 type TokenPlace = (Arc<str>, TokenSecretRef);
@@ -52,7 +52,7 @@ impl Default for Secrets {
     fn default() -> Self {
         Self {
             tokens: Mutex::default(),
-            turns: Semaphore::new(AT_ONCE),
+            turns: Semaphore::new(SECRETS_READ_AT_ONCE),
         }
     }
 }
@@ -61,7 +61,7 @@ impl Default for Secrets {
 /// deleted, because a namespace that is deleted loses its Secrets first.
 pub(super) struct SecretToken {
     cell: TokenCell,
-    state: watch::Receiver<State>,
+    state: watch::Receiver<TokenState>,
     /// Request to read the Secret again at once, although there is a problem.
     again: Arc<Notify>,
     reading: AbortHandle,
@@ -69,7 +69,7 @@ pub(super) struct SecretToken {
 
 /// Result of the last reading.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct State {
+struct TokenState {
     /// Reason why no token can be read, and what to do.
     problem: Option<String>,
     /// Number of different tokens that have been read.
@@ -107,7 +107,7 @@ impl SecretToken {
 
     fn read(context: Arc<Context>, namespace: Arc<str>, from: TokenSecretRef) -> Self {
         let cell = TokenCell::default();
-        let (sender, state) = watch::channel(State::default());
+        let (sender, state) = watch::channel(TokenState::default());
         let again = Arc::new(Notify::new());
         let reader = SecretReader {
             context,
@@ -142,7 +142,7 @@ impl SecretToken {
 }
 
 /// Receiver for changes of a token.
-pub(super) struct TokenChanges(watch::Receiver<State>);
+pub(super) struct TokenChanges(watch::Receiver<TokenState>);
 
 impl TokenChanges {
     /// Waits until there is another token, or another problem; returns `false` when the token is no longer read.
@@ -160,7 +160,7 @@ struct SecretReader {
 }
 
 impl SecretReader {
-    async fn run(self, sender: watch::Sender<State>) {
+    async fn run(self, sender: watch::Sender<TokenState>) {
         let mut backoff = Backoff::default();
         loop {
             let (problem, news) = match self.look().await {
@@ -195,8 +195,9 @@ impl SecretReader {
                 }
                 continue;
             }
+            let pause = READ_INTERVAL.mul_f64(fastrand::f64().mul_add(0.2, 0.9));
             tokio::select! {
-                () = sleep(INTERVAL.mul_f64(fastrand::f64().mul_add(0.2, 0.9))) => backoff.reset(),
+                () = sleep(pause) => backoff.reset(),
                 () = self.cell.denied() => due().await,
             }
         }
@@ -220,7 +221,7 @@ pub(crate) async fn take_token(
 ) -> Result<bool, String> {
     /// Fields of a Secret that are used.
     #[derive(Deserialize)]
-    struct Read<'a> {
+    struct SecretData<'a> {
         #[serde(default, borrow)]
         data: BTreeMap<Cow<'a, str>, &'a RawValue>,
     }
@@ -229,23 +230,25 @@ pub(crate) async fn take_token(
         return Err(format!("{name:?} can't be the name of a Secret"));
     }
     let secrets = Request::new(Secret::url_path(&(), Some(namespace)));
-    let request = secrets.get(name, &GetParams::default());
-    let request = request.map_err(|error| format!("the Secret {name} can't be read: {error}"))?;
+    let request = secrets
+        .get(name, &GetParams::default())
+        .map_err(|error| format!("the Secret {name} can't be read: {error}"))?;
     // The answer is read as text, because the client logs an answer with its contents if it can't parse it.
     let read = async {
         let answer = client.request_stream(request).await?;
         let mut text = Vec::new();
-        let mut answer = std::pin::pin!(answer.take(LONGEST + 1));
+        let mut answer = std::pin::pin!(answer.take(LONGEST_SECRET_ANSWER + 1));
         let read = answer.read_to_end(&mut text).await;
         read.map_err(kube::Error::ReadEvents)?;
         Ok(text)
     };
-    let text = call(read).await;
-    let text = text.map_err(|error| explain(&error, namespace, name))?;
-    if text.len() as u64 > LONGEST {
+    let text = call(read)
+        .await
+        .map_err(|error| explain(&error, namespace, name))?;
+    if text.len() as u64 > LONGEST_SECRET_ANSWER {
         return Err(format!("the Secret {name} is too large to be read"));
     }
-    let Ok(Read { data }) = serde_json::from_slice(&text) else {
+    let Ok(SecretData { data }) = serde_json::from_slice(&text) else {
         return Err(format!("the Secret {name} can't be understood"));
     };
     let Some(value) = data.get(key.as_str()) else {
@@ -254,10 +257,11 @@ pub(crate) async fn take_token(
              spec.consul.tokenSecretRef"
         ));
     };
-    let value: Option<Cow<'_, str>> = serde_json::from_str(value.get()).ok();
-    let token = value.and_then(|value| BASE64_STANDARD.decode(&*value).ok());
-    let token = token.and_then(|token| String::from_utf8(token).ok());
-    let token = token.map(|token| token.trim().to_owned());
+    let encoded: Option<Cow<'_, str>> = serde_json::from_str(value.get()).ok();
+    let token = encoded
+        .and_then(|encoded| BASE64_STANDARD.decode(&*encoded).ok())
+        .and_then(|token| String::from_utf8(token).ok())
+        .map(|token| token.trim().to_owned());
     let Some(token) = token.filter(|token| !token.is_empty()) else {
         return Err(format!("the key {key} of the Secret {name} holds no token"));
     };

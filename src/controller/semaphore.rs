@@ -35,26 +35,28 @@ use tokio::{
 };
 
 use self::{
-    access::Access,
+    access::SemaphoreAccess,
     conditions::{Observed, number},
     holds::Holds,
-    readiness::Readiness,
-    reporter::{Report, Reporter},
+    readiness::ReadinessLog,
+    reporter::{Reporter, StatusReport},
     spec::{defence, settings, short_ttl},
-    status::{KeyStatus, Keys, Several, Shown, SpecOf, Totals, Use, each_key_has_its_limit},
+    status::{
+        KeyStatus, Several, ShownReading, SpecOf, StatusByKey, Totals, Use, each_key_has_its_limit,
+    },
     tenures::Tenures,
 };
 pub(super) use self::{
-    conditions::{Need, Obstacle},
+    conditions::{GrantObstacle, Need},
     conflict::ConflictReport,
 };
 use super::{
     Context,
     consul_target::ConsulTarget,
     events,
-    prefix_watches::{Demand, PrefixWatch, Subject},
-    proof_record::{Group, group, group_of_one, last_proof},
-    shell::{Input, Object},
+    prefix_watches::{Demand, PrefixWatch, WatchedFolder},
+    proof_record::{ProofGroup, group, group_of_one, last_proof},
+    shell::{Input, SemaphoreObject},
     watches::reference_of,
 };
 use crate::telemetry::SemaphoreLabels;
@@ -65,8 +67,8 @@ use consul_client::{
 use consul_semaphore::{
     Agreement, Key, SessionState, Settings,
     engine::{
-        Conclusion, ConsulAccess, IDLE, Known, Moved, Queue, QueueRef, QueueState, Semaphore,
-        SemaphoreRef, Spec,
+        Conclusion, ConsulAccess, IDLE, Known, Moved, Queue, QueueRef, QueueState, SemaphoreRef,
+        SemaphoreState, Spec,
     },
     windows::Opening,
 };
@@ -84,11 +86,11 @@ fn as_reported(conclusion: &Conclusion) -> Conclusion {
 }
 
 /// Number of calls to Consul that the queues of one semaphore make at once.
-const TURNS: usize = 32;
+const CALLS_AT_ONCE: usize = 32;
 
 /// Time for which a new object has no status while Consul does not answer. Consul usually answers sooner, and then
 /// one write of the status is enough.
-const PATIENCE: Duration = Duration::from_millis(500);
+const FIRST_STATUS_AFTER: Duration = Duration::from_millis(500);
 
 /// Controller of a `ConsulSemaphore` without its slots.
 pub(super) struct SemaphoreController {
@@ -98,13 +100,13 @@ pub(super) struct SemaphoreController {
     since: Moment,
     /// Object as it was last seen.
     object: watch::Sender<Arc<ConsulSemaphore>>,
-    access: Access,
+    access: SemaphoreAccess,
     target: Option<ConsulTarget>,
     /// Turns to call Consul, which the queues share.
     turns: Arc<Turns>,
     watching: Option<PrefixWatch>,
     reporter: Reporter,
-    reported: Reported,
+    reported: StatusSources,
     announced: Announced,
     inputs: mpsc::Sender<Input>,
     /// Tasks that send changes of this semaphore to the shell.
@@ -113,8 +115,8 @@ pub(super) struct SemaphoreController {
 
 /// State from which the status is composed.
 #[derive(Default)]
-struct Reported {
-    keys: Keys,
+struct StatusSources {
+    keys: StatusByKey,
     tenures: BTreeMap<Option<Key>, Tenures>,
     holds: BTreeMap<Option<Key>, Holds>,
     /// Keys whose state may have changed.
@@ -130,7 +132,7 @@ struct Reported {
 /// Problems that have already been logged or emitted.
 #[derive(Default)]
 struct Announced {
-    readiness: Readiness,
+    readiness: ReadinessLog,
     /// Last warning about the TTL.
     ttl: Option<String>,
     /// Whether it was logged that the finalizer can't be added.
@@ -149,7 +151,7 @@ impl SemaphoreController {
         inputs: mpsc::Sender<Input>,
     ) -> Self {
         let reference = reference_of(semaphore.as_ref());
-        let access = Access::new(&context, &semaphore);
+        let access = SemaphoreAccess::new(&context, &semaphore);
         let target = access.target(&context, &semaphore);
         let (object, seen) = watch::channel(semaphore);
         let reporter = Reporter::start(&context, seen);
@@ -161,10 +163,10 @@ impl SemaphoreController {
             object,
             access,
             target,
-            turns: Arc::new(Turns::new(TURNS)),
+            turns: Arc::new(Turns::new(CALLS_AT_ONCE)),
             watching: None,
             reporter,
-            reported: Reported::default(),
+            reported: StatusSources::default(),
             announced: Announced::default(),
             inputs,
             notifiers: JoinSet::new(),
@@ -176,8 +178,8 @@ impl SemaphoreController {
     }
 
     /// Returns the reference to the object in the API server.
-    pub(super) fn object(&self) -> Object {
-        Object {
+    pub(super) fn object(&self) -> SemaphoreObject {
+        SemaphoreObject {
             semaphore: self.reference.clone(),
             uid: self.object.borrow().metadata.uid.clone(),
         }
@@ -197,8 +199,8 @@ impl SemaphoreController {
     pub(super) fn known(&self) -> Known {
         let object = self.object.borrow();
         let status = object.status.clone().unwrap_or_default();
-        let applied = status.applied_limits.iter();
-        let applied = applied.filter_map(|limit| u32::try_from(*limit).ok());
+        let limits = status.applied_limits.iter();
+        let applied = limits.filter_map(|limit| u32::try_from(*limit).ok());
         Known {
             recorded: applied.collect(),
             defence: defence(&object),
@@ -215,7 +217,7 @@ impl SemaphoreController {
 
     /// Returns the group of the semaphore in the record of the last proofs. Its spec asks for sessions with the TTL
     /// `asked`, and `ttl` is the shortest TTL of the sessions with which its running workloads hold slots.
-    pub(super) fn proof_group(&self, asked: Option<Duration>, ttl: Duration) -> Group {
+    pub(super) fn proof_group(&self, asked: Option<Duration>, ttl: Duration) -> ProofGroup {
         let object = self.object.borrow();
         if asked == Some(ttl) {
             group(&object, asked)
@@ -254,7 +256,7 @@ impl SemaphoreController {
         if suits {
             return None;
         }
-        self.access = Access::new(&self.context, &self.object.borrow());
+        self.access = SemaphoreAccess::new(&self.context, &self.object.borrow());
         self.notify_of_access();
         self.regain_access()
     }
@@ -312,7 +314,7 @@ impl SemaphoreController {
     }
 
     /// Watches the prefix, if there is access to Consul, and sends the listings to the shell.
-    pub(super) fn watch(&mut self, semaphore: &Semaphore) {
+    pub(super) fn watch(&mut self, semaphore: &SemaphoreState) {
         let Some(target) = self.target.as_ref().filter(|_| semaphore.has_begun()) else {
             self.watching = None;
             return;
@@ -333,14 +335,14 @@ impl SemaphoreController {
             watching.demand(demand);
             return;
         }
-        let subject = Subject {
+        let folder = WatchedFolder {
             place: target.place.clone(),
             credential: self.access.credential(&self.reference.namespace),
             folder: settings.prefix.folder(),
         };
         let notify = (self.reference.clone(), self.inputs.clone());
         let watches = &self.context.prefix_watches;
-        let watch = watches.watch(subject, &target.consul, demand, notify);
+        let watch = watches.watch(folder, &target.consul, demand, notify);
         self.watching = Some(watch);
     }
 
@@ -362,7 +364,7 @@ impl SemaphoreController {
     }
 
     /// Publishes the current status.
-    pub(super) fn report(&mut self, semaphore: &Semaphore) {
+    pub(super) fn report(&mut self, semaphore: &SemaphoreState) {
         for key in std::mem::take(&mut self.reported.changed) {
             self.see(semaphore, &key);
         }
@@ -395,7 +397,7 @@ impl SemaphoreController {
 
     /// Returns the time at which a new object gets a status, even if nothing is known yet.
     pub(super) fn patience(&self) -> Moment {
-        self.since + PATIENCE
+        self.since + FIRST_STATUS_AFTER
     }
 
     /// Has the next report record these limits.
@@ -414,20 +416,20 @@ impl SemaphoreController {
     /// Takes the limits that another operator recorded as ours, if they are news. Limits that belong to a later spec
     /// are not news yet, because under the known spec they would be removed.
     pub(super) fn take_found(&mut self) -> Option<Vec<u32>> {
-        let found = self.reporter.found();
-        let found = found.borrow();
+        let receiver = self.reporter.found();
+        let found = receiver.borrow();
         let known = self.object.borrow().metadata.generation;
         if found.number == self.reported.found || found.generation > known {
             return None;
         }
         self.reported.found = found.number;
         let limits = found.limits.iter();
-        let limits = limits.filter_map(|limit| u32::try_from(*limit).ok());
-        Some(limits.collect())
+        let recorded = limits.filter_map(|limit| u32::try_from(*limit).ok());
+        Some(recorded.collect())
     }
 
     /// Updates the state of a key. Conclusions under an earlier spec do not count for the current spec.
-    fn see(&mut self, semaphore: &Semaphore, key: &Option<Key>) {
+    fn see(&mut self, semaphore: &SemaphoreState, key: &Option<Key>) {
         let Some(state) = semaphore.queues().get(key) else {
             self.reported.keys.remove(key);
             self.reported.tenures.remove(key);
@@ -446,8 +448,8 @@ impl SemaphoreController {
         let tenures = self.reported.tenures.entry(key.clone()).or_default();
         let before = self.reported.keys.get(key);
         let shown = match queue.last_reading() {
-            Some(reading) => Shown::new(&reference, queue, reading, tenures),
-            None => before.map_or_else(Shown::default, |before| before.shown.clone()),
+            Some(reading) => ShownReading::new(&reference, queue, reading, tenures),
+            None => before.map_or_else(ShownReading::default, |before| before.shown.clone()),
         };
         let queued = status::queued(&self.context.index, &reference, queue);
         let seen = semaphore.is_seen_by(key);
@@ -481,19 +483,21 @@ impl SemaphoreController {
     /// only waits for its turn.
     pub(super) fn obstacle(
         &self,
-        semaphore: &Semaphore,
+        semaphore: &SemaphoreState,
         key: &Option<Key>,
         need: Need,
-    ) -> Option<Obstacle> {
+    ) -> Option<GrantObstacle> {
         let QueueState {
             queue, concluded, ..
         } = semaphore.queues().get(key)?;
-        let conclusion = concluded.as_ref();
-        let conclusion = conclusion.map(|(conclusion, _)| as_reported(conclusion));
+        let conclusion = concluded
+            .as_ref()
+            .map(|(conclusion, _)| as_reported(conclusion));
         let reference = QueueRef::new(&self.reference, key.clone());
         let stated = self.access.stated();
-        let observed = self.observed(&reference, &stated, semaphore);
-        let observed = observed.with_queue(queue, false);
+        let observed = self
+            .observed(&reference, &stated, semaphore)
+            .with_queue(queue, false);
         observed.obstacle(&conclusion.unwrap_or_default(), need)
     }
 
@@ -501,7 +505,7 @@ impl SemaphoreController {
     fn queue_findings(
         &self,
         reference: &QueueRef,
-        semaphore: &Semaphore,
+        semaphore: &SemaphoreState,
         (queue, shown): (&Queue, bool),
         conclusion: &Conclusion,
     ) -> Vec<Finding> {
@@ -514,7 +518,7 @@ impl SemaphoreController {
         &'a self,
         reference: &'a QueueRef,
         access: &'a access::Stated,
-        semaphore: &'a Semaphore,
+        semaphore: &'a SemaphoreState,
     ) -> Observed<'a> {
         let settings = &semaphore.spec().settings;
         Observed {
@@ -549,7 +553,7 @@ impl SemaphoreController {
     }
 
     /// Composes the report from the current state. A limit counts as ours only once it is in the status.
-    fn compose(&self, semaphore: &Semaphore) -> Report {
+    fn compose(&self, semaphore: &SemaphoreState) -> StatusReport {
         let spec = semaphore.spec();
         let (keys, totals) = (&self.reported.keys, self.reported.keys.totals());
         // The generation comes from the results, so that results of an earlier spec are not taken for results of the
@@ -600,7 +604,7 @@ impl SemaphoreController {
         } else {
             keys.findings(of.limit)
         };
-        Report {
+        StatusReport {
             status,
             findings,
             found: self.reported.found,
@@ -608,7 +612,7 @@ impl SemaphoreController {
     }
 
     /// Returns how many slots may be held in the window that is open, if that is less than the limit.
-    fn window_limit(semaphore: &Semaphore) -> Option<i32> {
+    fn window_limit(semaphore: &SemaphoreState) -> Option<i32> {
         let Settings {
             limit,
             restrictions,
@@ -620,7 +624,7 @@ impl SemaphoreController {
     }
 
     /// Returns when the next window opens, unless one is open.
-    fn window_opens(semaphore: &Semaphore) -> Option<Timestamp> {
+    fn window_opens(semaphore: &SemaphoreState) -> Option<Timestamp> {
         let windows = &semaphore.spec().settings.restrictions.windows;
         match windows.at(clock::time()) {
             Opening::Closed { until } => until,
@@ -630,7 +634,7 @@ impl SemaphoreController {
 
     /// Returns when the status may change although nothing happens. This is needed only while no key is in use,
     /// because no pass is made then.
-    pub(super) fn changes_at(semaphore: &Semaphore) -> Option<Moment> {
+    pub(super) fn changes_at(semaphore: &SemaphoreState) -> Option<Moment> {
         let windows = &semaphore.spec().settings.restrictions.windows;
         let now = clock::time();
         if !semaphore.queues().is_empty() {
@@ -640,7 +644,7 @@ impl SemaphoreController {
     }
 
     /// Returns the conditions while no key is in use.
-    fn findings_without_keys(&self, semaphore: &Semaphore) -> Vec<Finding> {
+    fn findings_without_keys(&self, semaphore: &SemaphoreState) -> Vec<Finding> {
         let known = semaphore.watched().is_known();
         let reference = QueueRef::new(&self.reference, None);
         let stated = self.access.stated();
@@ -711,7 +715,7 @@ impl SemaphoreController {
     }
 }
 
-impl Reported {
+impl StatusSources {
     /// Notes that the state of every key may have changed.
     fn all_changed(&mut self) {
         self.changed.extend(self.keys.names());

@@ -25,13 +25,13 @@ use consul_semaphore::{
 };
 
 /// Time for which a replica that leads again renews earlier sessions of queues that it has not read.
-pub(super) const SETTLED: Duration = Duration::from_mins(10);
+pub(super) const RENEW_EARLIER_SESSIONS_FOR: Duration = Duration::from_mins(10);
 
 /// Manager that creates, renews and ends the sessions of this operator. Clones share one manager.
 #[derive(Clone)]
-pub(super) struct SessionManager(Arc<Shared>);
+pub(super) struct SessionManager(Arc<SessionManagerInner>);
 
-struct Shared {
+struct SessionManagerInner {
     /// Nodes that were registered, each with the part of Consul in which that was done.
     registered: Mutex<HashSet<(Scope, Arc<str>)>>,
     tracked: Mutex<Tracked>,
@@ -55,7 +55,7 @@ struct Left {
 }
 
 /// User of a session.
-pub(super) struct User {
+pub(super) struct SessionUser {
     pub(super) queue: QueueRef,
     /// Callback for when something about the session changes.
     pub(super) on_change: OnChange,
@@ -63,7 +63,7 @@ pub(super) struct User {
 
 /// Durations of a session: how long it lives, and how long its keys stay locked.
 #[derive(Clone, Copy)]
-pub(super) struct Span {
+pub(super) struct SessionDurations {
     /// Time that the session lives without a renewal; `None` means for ever.
     pub(super) ttl: Option<Duration>,
     /// Time for which nobody else may lock a key that the session held when it ended.
@@ -71,7 +71,7 @@ pub(super) struct Span {
 }
 
 /// Session that is renewed for as long as this exists, if it has a TTL. Dropping this leaves the session in Consul.
-pub(super) struct Session {
+pub(super) struct ManagedSession {
     id: SessionId,
     /// Client with the token that renews the session, even if its semaphore has another token by now.
     consul: Client,
@@ -82,7 +82,7 @@ pub(super) struct Session {
     manager: SessionManager,
 }
 
-impl Session {
+impl ManagedSession {
     /// Lets the session expire, even if the lead is being lost, because nothing depends on it and nobody would adopt
     /// it.
     pub(super) fn expire(mut self) {
@@ -95,7 +95,7 @@ impl Session {
     }
 }
 
-impl Drop for Session {
+impl Drop for ManagedSession {
     fn drop(&mut self) {
         let mut left = self.manager.left();
         if left.leaving && self.matters {
@@ -112,7 +112,7 @@ impl Drop for Session {
 
 impl SessionManager {
     pub(super) fn new(metrics: Metrics) -> Self {
-        Self(Arc::new(Shared {
+        Self(Arc::new(SessionManagerInner {
             registered: Mutex::default(),
             tracked: Mutex::default(),
             left: Mutex::default(),
@@ -150,8 +150,8 @@ impl SessionManager {
         of_queue.for_each(|(_, (_, renewing))| renewing.abort());
     }
 
-    /// Waits until this replica has led long enough to have adopted what it can ([`SETTLED`]). Then the remaining
-    /// sessions from before it lost the lead expire, because their semaphores were deleted.
+    /// Waits until this replica has led long enough to have adopted what it can ([`RENEW_EARLIER_SESSIONS_FOR`]).
+    /// Then the remaining sessions from before it lost the lead expire, because their semaphores were deleted.
     pub(super) async fn settle_in(self, settled: Duration) {
         sleep(settled).await;
         self.hand_over();
@@ -173,9 +173,9 @@ impl SessionManager {
         &self,
         target: &ConsulTarget,
         name: String,
-        Span { ttl, lock_delay }: Span,
-        user: User,
-    ) -> Result<(SessionId, Session), consul::Error> {
+        SessionDurations { ttl, lock_delay }: SessionDurations,
+        user: SessionUser,
+    ) -> Result<(SessionId, ManagedSession), consul::Error> {
         let request = NewSession {
             name,
             node: Some(target.node.as_ref().into()),
@@ -204,7 +204,12 @@ impl SessionManager {
     }
 
     /// Renews an existing session. The first renewal is sent at once.
-    pub(super) fn adopt(&self, consul: &Client, id: SessionId, user: User) -> Session {
+    pub(super) fn adopt(
+        &self,
+        consul: &Client,
+        id: SessionId,
+        user: SessionUser,
+    ) -> ManagedSession {
         self.track(consul, id, SessionState::Unknown, user)
     }
 
@@ -229,12 +234,12 @@ impl SessionManager {
         consul: &Client,
         id: SessionId,
         life: SessionState,
-        User { queue, on_change }: User,
-    ) -> Session {
+        SessionUser { queue, on_change }: SessionUser,
+    ) -> ManagedSession {
         self.take_back(&id);
         let renewal = Renewal::start(consul.clone(), id.clone(), life, on_change);
         self.note_session(&id, renewal.known_life());
-        Session {
+        ManagedSession {
             id,
             consul: consul.clone(),
             renewal,
@@ -333,8 +338,8 @@ mod tests {
         QueueRef::new(&semaphore, None)
     }
 
-    fn user() -> User {
-        User {
+    fn user() -> SessionUser {
+        SessionUser {
             queue: queue("db"),
             on_change: Arc::new(|| {}),
         }

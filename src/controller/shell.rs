@@ -24,21 +24,21 @@ use tokio::{
 };
 
 use self::{
-    calls::{Done, Means},
+    calls::{CallContext, CallDone},
     duties::{Duties, DutyDone},
-    lookup::Cluster,
+    lookup::EngineStores,
     outcome::{Emitter, Ended},
     reports::Reports,
 };
 pub(super) use self::{
-    duties::Object,
+    duties::SemaphoreObject,
     outcome::{ended, explain_failure},
 };
 use super::{
-    Context, Shared,
+    Context, SharedState,
     index::Index,
     semaphore::{Need, SemaphoreController},
-    session_manager::Session,
+    session_manager::ManagedSession,
 };
 use crate::workload::WriteError;
 use consul_client::{self as consul, Listing, SessionId, clock::Moment, id::IdMap};
@@ -46,7 +46,7 @@ use consul_semaphore::{
     Uid, Workload,
     engine::{
         Action, Answer, Call, CallId, ConsulAccess, Duty, Effect, Engine, Outcome, Passed, Queue,
-        QueueRef, QueueState, Semaphore, SemaphoreRef, Write, Written,
+        QueueRef, QueueState, SemaphoreRef, SemaphoreState, Write, Written,
     },
     evidence::LATE,
     holding::now,
@@ -55,10 +55,10 @@ use consul_semaphore_api::ConsulSemaphore;
 use consul_semaphore_workload::TrackedWorkload;
 
 /// Number of inputs that may wait for the loop. If there are more, their senders wait.
-const INPUTS: usize = 16;
+const INPUT_CAPACITY: usize = 16;
 
 /// Time for which the loop makes passes, and then statuses, before it takes new inputs.
-const STRETCH: Duration = Duration::from_millis(5);
+const TIME_BETWEEN_INPUTS: Duration = Duration::from_millis(5);
 
 /// Input of the loop: something that happened to a semaphore.
 pub(super) enum Input {
@@ -79,7 +79,7 @@ pub(super) enum Input {
 #[derive(Default)]
 struct QueueTasks {
     /// Sessions that are renewed for the queue.
-    sessions: IdMap<SessionId, Session>,
+    sessions: IdMap<SessionId, ManagedSession>,
     /// Call to Consul that the engine waits for.
     awaited: Option<AbortHandle>,
     /// Whether the waiting workloads have received the event that the semaphore is being deleted.
@@ -92,7 +92,7 @@ pub(super) struct Shell {
     engine: Engine,
     semaphores: HashMap<SemaphoreRef, SemaphoreController>,
     queues: BTreeMap<QueueRef, QueueTasks>,
-    calls: JoinSet<(CallId, Done)>,
+    calls: JoinSet<(CallId, CallDone)>,
     duties: Duties,
     inputs: (mpsc::Sender<Input>, mpsc::Receiver<Input>),
     reports: Reports,
@@ -126,7 +126,7 @@ impl Shell {
             queues: BTreeMap::new(),
             calls: JoinSet::new(),
             duties: Duties::default(),
-            inputs: mpsc::channel(INPUTS),
+            inputs: mpsc::channel(INPUT_CAPACITY),
             reports: Reports::default(),
             settled: false,
             notes: Moment::default(),
@@ -149,7 +149,7 @@ impl Shell {
             let context = self.context.clone();
             tokio::select! {
                 () = context.index.marked() => self.take_marked(),
-                1.. = self.inputs.1.recv_many(&mut inputs, INPUTS) => {
+                1.. = self.inputs.1.recv_many(&mut inputs, INPUT_CAPACITY) => {
                     inputs.drain(..).for_each(|input| self.take(input));
                 }
                 Some(ended) = self.calls.join_next() => self.settle(ended),
@@ -177,14 +177,15 @@ impl Shell {
     fn take_marked(&mut self) {
         let (context, now) = (self.context.clone(), now());
         for queue in context.index.take_marked() {
-            self.engine.touched(&queue, now, &Cluster::of(&context));
+            self.engine
+                .touched(&queue, now, &EngineStores::of(&context));
         }
         self.carry_out();
     }
 
     fn take(&mut self, input: Input) {
         let context = self.context.clone();
-        let stores = Cluster::of(&context);
+        let stores = EngineStores::of(&context);
         match input {
             Input::Put(semaphore) => self.put(semaphore),
             Input::Removed(semaphore, removed) => {
@@ -231,7 +232,7 @@ impl Shell {
         };
         let known = || (controller.known(), controller.consul_access());
         let (spec, finalizer) = (controller.spec(), controller.has_finalizer());
-        let stores = Cluster::of(&context);
+        let stores = EngineStores::of(&context);
         self.engine
             .put(&reference, spec, finalizer, known, now(), &stores);
         if let Some(access) = access {
@@ -247,7 +248,7 @@ impl Shell {
         let Some(limits) = controller.and_then(SemaphoreController::take_found) else {
             return;
         };
-        let stores = Cluster::of(&self.context);
+        let stores = EngineStores::of(&self.context);
         self.engine.found_limits(semaphore, &limits, now(), &stores);
         // A report that takes these limits into account may remove them again.
         self.reports.changed(semaphore.clone());
@@ -255,7 +256,7 @@ impl Shell {
 
     fn remove(&mut self, semaphore: &SemaphoreRef) {
         let context = self.context.clone();
-        let stores = Cluster::of(&context);
+        let stores = EngineStores::of(&context);
         for (queue, session) in self.engine.remove(semaphore, now(), &stores) {
             self.expire(&queue, &session);
         }
@@ -281,7 +282,7 @@ impl Shell {
             self.expire_ahead(semaphore);
         }
         let context = self.context.clone();
-        let stores = Cluster::of(&context);
+        let stores = EngineStores::of(&context);
         self.engine.set_access(semaphore, access, now(), &stores);
         self.watch(semaphore);
     }
@@ -333,7 +334,7 @@ impl Shell {
     /// the next pass.
     async fn work(&mut self) {
         let context = self.context.clone();
-        let stores = Cluster::of(&context);
+        let stores = EngineStores::of(&context);
         let mut worked = Duration::ZERO;
         loop {
             let started = Moment::now();
@@ -350,7 +351,7 @@ impl Shell {
             if self.calls.len() > calls {
                 yield_now().await;
             }
-            if worked > STRETCH {
+            if worked > TIME_BETWEEN_INPUTS {
                 break;
             }
         }
@@ -412,7 +413,7 @@ impl Shell {
             return;
         }
         self.notes = now + LATE;
-        let Shared {
+        let SharedState {
             session_manager,
             proof_record,
             ..
@@ -433,7 +434,7 @@ impl Shell {
     /// come first.
     fn report_what_is_due(&mut self) {
         let begun = Moment::now();
-        while Moment::now().since(begun) < STRETCH
+        while Moment::now().since(begun) < TIME_BETWEEN_INPUTS
             && let Some(semaphore) = self.reports.take_due(Moment::now())
         {
             self.report(&semaphore);
@@ -490,7 +491,7 @@ impl Shell {
     }
 
     fn act(&mut self, reference: &QueueRef, action: Action, ended: &mut Ended) {
-        let Some(means) = self.means(reference) else {
+        let Some(call_context) = self.call_context(reference) else {
             return;
         };
         let tasks = self.queues.entry(reference.clone()).or_default();
@@ -500,17 +501,17 @@ impl Shell {
                     call,
                     Call::Read { .. } | Call::Transact { .. } | Call::Resolve { .. }
                 );
-                let call = means.make(call);
+                let call = call_context.make(call);
                 let task = self.calls.spawn(async move { (id, call.await) });
                 if blocks {
                     tasks.awaited = Some(task);
                 }
             }
             Action::Adopt(session) => {
-                if let Some(target) = &means.target {
+                if let Some(target) = &call_context.target {
                     let session_manager = &self.context.shared.session_manager;
-                    let adopted =
-                        session_manager.adopt(&target.consul, session.clone(), means.user());
+                    let user = call_context.user();
+                    let adopted = session_manager.adopt(&target.consul, session.clone(), user);
                     tasks.sessions.insert(session, adopted);
                 }
             }
@@ -527,11 +528,11 @@ impl Shell {
         }
     }
 
-    fn means(&self, reference: &QueueRef) -> Option<Means> {
+    fn call_context(&self, reference: &QueueRef) -> Option<CallContext> {
         let controller = self.semaphores.get(&reference.semaphore)?;
         let queue = self.engine.queue(reference)?;
         let semaphore = self.engine.semaphore(&reference.semaphore)?;
-        Some(Means {
+        Some(CallContext {
             context: self.context.clone(),
             queue: reference.clone(),
             target: controller.target().cloned(),
@@ -611,7 +612,7 @@ impl Shell {
 /// Answers to calls.
 impl Shell {
     /// Passes the result of a call to the engine.
-    fn settle(&mut self, ended: Result<(CallId, Done), JoinError>) {
+    fn settle(&mut self, ended: Result<(CallId, CallDone), JoinError>) {
         let (id, done) = match ended {
             Ok(ended) => ended,
             // A task that panics is a bug, and ends the shell, too.
@@ -619,7 +620,7 @@ impl Shell {
             Err(_aborted) => return,
         };
         let Some(queue) = self.engine.queue_of(id).cloned() else {
-            if let Done::Session(Ok((session, renewed))) = done {
+            if let CallDone::Session(Ok((session, renewed))) = done {
                 self.context
                     .shared
                     .session_manager
@@ -629,18 +630,18 @@ impl Shell {
         };
         self.note_capacity(id, &queue);
         let answer = match done {
-            Done::Answer(answer) => answer,
-            Done::Session(made) => Answer::SessionMade(made.map(|(id, session)| {
+            CallDone::Answer(answer) => answer,
+            CallDone::Session(made) => Answer::SessionMade(made.map(|(id, session)| {
                 let tasks = self.queues.entry(queue).or_default();
                 tasks.sessions.insert(id.clone(), session);
                 id
             })),
-            Done::Written(write, written) => {
+            CallDone::Written(write, written) => {
                 Answer::Written(written_of(&self.context.index, &write, written))
             }
         };
         let context = self.context.clone();
-        let stores = Cluster::of(&context);
+        let stores = EngineStores::of(&context);
         self.engine.answered(id, answer, now(), &stores);
         self.carry_out();
     }
@@ -654,13 +655,13 @@ impl Shell {
             let capacity = target.consul.transaction_capacity();
             if capacity != known {
                 let context = self.context.clone();
-                let stores = Cluster::of(&context);
+                let stores = EngineStores::of(&context);
                 self.engine.capacity(call, capacity, now(), &stores);
             }
         }
     }
 
-    fn settle_duty(&mut self, (of, done): (Object, DutyDone)) {
+    fn settle_duty(&mut self, (of, done): (SemaphoreObject, DutyDone)) {
         // The duty is ignored if another semaphore has the name by now.
         let semaphore = of.semaphore.clone();
         let controller = self.semaphores.get_mut(&semaphore);
@@ -668,11 +669,11 @@ impl Shell {
             return;
         };
         let context = self.context.clone();
-        let (now, stores) = (now(), Cluster::of(&context));
+        let (now, stores) = (now(), EngineStores::of(&context));
         match done {
             DutyDone::AddedFinalizer(answer) => {
                 let state = self.engine.semaphore(&semaphore);
-                let begun = state.is_some_and(Semaphore::has_begun);
+                let begun = state.is_some_and(SemaphoreState::has_begun);
                 controller.report_finalizer(&answer, begun);
                 let done = answer.is_ok();
                 self.engine.added_finalizer(&semaphore, done, now, &stores);

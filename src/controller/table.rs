@@ -30,14 +30,14 @@ use crate::{
 use consul_semaphore_workload::{Kind, Table as Rows};
 
 /// The table of kinds, before the operator reads it.
-pub(super) struct Table {
+pub(super) struct KindTable {
     namespace: String,
     name: String,
     health: Health,
     metrics: Metrics,
 }
 
-impl Table {
+impl KindTable {
     /// Prepares the watch of the table in this namespace and with this name. The operator is not ready before the
     /// table is listed.
     pub(super) fn begin(
@@ -103,7 +103,7 @@ fn stays(entry: &str, kind: &Kind, rows: &Rows) -> bool {
 
 /// The kinds of the table that the operator serves.
 struct Serving {
-    table: Table,
+    table: KindTable,
     context: Arc<Context>,
     scopes: Vec<WatchScope>,
     /// Kinds by the names of their entries, each with its watches. The watches end when this map is dropped.
@@ -119,8 +119,8 @@ impl Serving {
         let data = map.data.clone().unwrap_or_default();
         let rows = Rows::read(&data, &self.context.shared.served.kinds);
         let goes = |(entry, (kind, _)): &(&String, &(Kind, _))| !stays(entry, kind, &rows);
-        let gone = self.kinds.iter().filter(goes);
-        let gone: Vec<String> = gone.map(|(entry, _)| entry.clone()).collect();
+        let leaving = self.kinds.iter().filter(goes);
+        let gone: Vec<String> = leaving.map(|(entry, _)| entry.clone()).collect();
         let renewed: BTreeSet<_> = rows.kinds.values().map(Kind::name).collect();
         for entry in gone {
             self.let_go(&entry, |kind| !renewed.contains(&kind.name()))
@@ -135,7 +135,7 @@ impl Serving {
     }
 
     fn report(&mut self, map: &ConfigMap, mistakes: BTreeMap<String, String>) {
-        let Table {
+        let KindTable {
             namespace, name, ..
         } = &self.table;
         for (entry, why) in &mistakes {
@@ -179,7 +179,7 @@ impl Serving {
         tracing::info!(entry, kind = %kind.name(), "serving a kind of the table");
         self.context.shared.known.learn(kind.clone());
         self.context.workloads.served().begin(&kind);
-        let Table {
+        let KindTable {
             health, metrics, ..
         } = &self.table;
         let mut watches = JoinSet::new();
@@ -188,10 +188,11 @@ impl Serving {
         watches.spawn(admission::report(client, vec![kind.clone()]));
         for (place, scope) in self.scopes.iter().enumerate() {
             let plural = &kind.resource().plural;
-            let watching = Watching::begin_later(plural, scope, health, metrics);
-            let watching = watching.of(Source::Row(plural.clone()));
-            let unsynced = first.get(place);
-            let unsynced = unsynced.map(|(_, unsynced)| unsynced.another(&kind));
+            let watching = Watching::begin_later(plural, scope, health, metrics)
+                .of(Source::Row(plural.clone()));
+            let unsynced = first
+                .get(place)
+                .map(|(_, unsynced)| unsynced.another(&kind));
             let context = self.context.clone();
             watches.spawn(watch_workloads(
                 context,
@@ -221,9 +222,9 @@ mod tests {
     }
 
     fn rows(rows: &[(&str, String)]) -> Rows {
-        let rows = rows.iter();
-        let rows = rows.map(|(entry, text)| ((*entry).to_owned(), text.clone()));
-        Rows::read(&rows.collect(), &Kinds::default())
+        let entries = rows.iter();
+        let data = entries.map(|(entry, text)| ((*entry).to_owned(), text.clone()));
+        Rows::read(&data.collect(), &Kinds::default())
     }
 
     #[test]

@@ -15,7 +15,7 @@ use consul_semaphore::{Uid, holding::Setback};
 
 /// Time for which the pause of a workload is remembered after it is over. If there is something to do again by then,
 /// it waits for the next pause, which grows each time, because another controller may undo it at once.
-const REMEMBERED: Duration = Duration::from_mins(1);
+const PAUSE_REMEMBERED_FOR: Duration = Duration::from_mins(1);
 
 /// Tasks that each return a `T`, and the times at which workloads are due for one. The owner of this looks only at
 /// workloads that are due, however many others there are.
@@ -160,12 +160,13 @@ impl<T: Send + 'static> Tasks<T> {
         self.busy.contains_key(workload) || self.deferred.all.contains(workload)
     }
 
-    /// Notes that there is nothing to do about a workload that was due. Its pause is remembered for [`REMEMBERED`].
+    /// Notes that there is nothing to do about a workload that was due. Its pause is remembered for
+    /// [`PAUSE_REMEMBERED_FOR`].
     pub(super) fn rest(&mut self, workload: &Uid, now: Moment) {
         let Some(pause) = self.pauses.get(workload) else {
             return;
         };
-        let forgotten = pause.until() + REMEMBERED;
+        let forgotten = pause.until() + PAUSE_REMEMBERED_FOR;
         if forgotten > now {
             self.due.set_by(workload, forgotten);
         } else {
@@ -335,7 +336,7 @@ mod tests {
         assert_eq!(tasks.take_due(at(20)), Some(uid.clone()));
         // There is nothing to do about the workload.
         tasks.rest(&uid, at(21));
-        let forgotten = until(&tasks).unwrap() + REMEMBERED;
+        let forgotten = until(&tasks).unwrap() + PAUSE_REMEMBERED_FOR;
         assert_eq!(tasks.wait(at(21)), forgotten.since(at(21)));
         assert_eq!(tasks.take_due(forgotten), Some(uid.clone()));
         tasks.rest(&uid, forgotten);

@@ -15,15 +15,15 @@ use consul_semaphore::{Uid, plan::Target};
 use consul_semaphore_workload::{Kind, TrackedWorkload};
 
 /// Time for which the API server must have refused the write.
-const PATIENCE: Duration = Duration::from_mins(3);
+const HOLD_AFTER: Duration = Duration::from_mins(3);
 
 /// Time for which the API server must have refused the write if the kind has no such status. It is shorter, because
 /// only another definition of the kind would help.
-const PATIENCE_WITHOUT_STATUS: Duration = Duration::from_secs(10);
+const HOLD_WITHOUT_STATUS_AFTER: Duration = Duration::from_secs(10);
 
 /// Longest time between two refusals that count as one series. The write is tried again within a minute, so a refusal
 /// after a longer time begins a new series.
-const GAP: Duration = Duration::from_mins(2);
+const SERIES_GAP: Duration = Duration::from_mins(2);
 
 /// The workloads whose failure the API server refuses to record.
 #[derive(Default)]
@@ -57,12 +57,12 @@ impl Unfailable {
     /// Records one more refusal, with this HTTP status. Returns whether the refusals have lasted for long enough.
     fn is_final(&self, workload: &Uid, code: u16, now: Moment) -> bool {
         let patience = match code {
-            404 => PATIENCE_WITHOUT_STATUS,
-            _ => PATIENCE,
+            404 => HOLD_WITHOUT_STATUS_AFTER,
+            _ => HOLD_AFTER,
         };
         let mut refused = self.0.lock();
         let RefusedFails { workloads, last } = &mut *refused;
-        while last.next().is_some_and(|last| now.since(last) > GAP)
+        while last.next().is_some_and(|last| now.since(last) > SERIES_GAP)
             && let Some(old) = last.take_due(now)
         {
             workloads.remove(&old);

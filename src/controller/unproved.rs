@@ -31,10 +31,10 @@ use consul_semaphore_workload::{Kind, Request, TrackedWorkload};
 const CONCURRENCY: usize = 16;
 
 /// Time after which to look again if pods are left and the watch shows none that ends.
-const AGAIN: Duration = Duration::from_secs(5);
+const LOOK_FOR_PODS_AGAIN_AFTER: Duration = Duration::from_secs(5);
 
 /// Longest time to look for the slots that an evicted workload still has. Consul may be away for longer.
-const PATIENCE: Duration = Duration::from_secs(30);
+const GIVE_UP_LOOKING_FOR_SLOTS_AFTER: Duration = Duration::from_secs(30);
 
 /// Proves that the pods of these workloads are gone, for as long as this replica leads.
 pub(super) async fn run(context: Arc<Context>) {
@@ -69,7 +69,7 @@ pub(super) async fn run(context: Arc<Context>) {
 }
 
 /// Makes a workload due when its pause is over, or at once if one of its pods has ended.
-fn plan(context: &Context, tasks: &mut Tasks<Outcome>, uid: &Uid, now: Moment) {
+fn plan(context: &Context, tasks: &mut Tasks<PodCheckOutcome>, uid: &Uid, now: Moment) {
     if context.index.is_touched(uid) {
         tasks.hurry(uid, now);
     } else {
@@ -78,7 +78,7 @@ fn plan(context: &Context, tasks: &mut Tasks<Outcome>, uid: &Uid, now: Moment) {
 }
 
 /// The outcome of a question about a workload.
-enum Outcome {
+enum PodCheckOutcome {
     Settled,
     Changed,
     PodsLeft,
@@ -87,12 +87,12 @@ enum Outcome {
     Failed,
 }
 
-impl Outcome {
+impl PodCheckOutcome {
     fn pause(&self, before: Option<&Pause>, now: Moment) -> Pause {
         match self {
             // The controller of the workload may undo at once what was written here, again and again.
             Self::Settled | Self::Changed => Pause::outrun(before, now),
-            Self::PodsLeft => Pause::Again(now + AGAIN),
+            Self::PodsLeft => Pause::Again(now + LOOK_FOR_PODS_AGAIN_AFTER),
             Self::TooSoon(until) => Pause::Again(*until),
             Self::Failed => Pause::after_failure(before, now),
         }
@@ -100,11 +100,11 @@ impl Outcome {
 }
 
 /// Looks for pods of a workload. When none is left, the workload counts as its status shows it.
-async fn settle(context: &Context, tracked: &TrackedWorkload) -> Outcome {
+async fn settle(context: &Context, tracked: &TrackedWorkload) -> PodCheckOutcome {
     let (namespace, workload) = (&tracked.namespace, &tracked.workload);
     let counts = context.index.proof_counts_from(tracked);
     if let Some(counts) = counts.filter(|counts| *counts > Moment::now()) {
-        return Outcome::TooSoon(counts);
+        return PodCheckOutcome::TooSoon(counts);
     }
     let identity = Identity {
         cluster: context.shared.cluster.id.as_str().into(),
@@ -120,11 +120,11 @@ async fn settle(context: &Context, tracked: &TrackedWorkload) -> Outcome {
     match context.workloads.prove(&identity).await {
         Err(error) => {
             tracing::warn!(workload = %name, %error, "whether pods of a workload without a slot are left is unknown");
-            return Outcome::Failed;
+            return PodCheckOutcome::Failed;
         }
         // The answer is about another version of the workload than the question.
-        Ok((Some(now), _)) if now.version != workload.version => return Outcome::Changed,
-        Ok((_, pods)) if !pods.is_empty() => return Outcome::PodsLeft,
+        Ok((Some(now), _)) if now.version != workload.version => return PodCheckOutcome::Changed,
+        Ok((_, pods)) if !pods.is_empty() => return PodCheckOutcome::PodsLeft,
         Ok(_) => {}
     }
     if tracked.shape.is_to_fail() {
@@ -138,18 +138,18 @@ async fn settle(context: &Context, tracked: &TrackedWorkload) -> Outcome {
     }
     if matches!(workload.phase, Phase::Finished { .. }) {
         let forgotten = forget(context, tracked).await;
-        if matches!(forgotten, Outcome::Changed) {
+        if matches!(forgotten, PodCheckOutcome::Changed) {
             return forgotten;
         }
     }
     context.index.proved(tracked);
-    Outcome::Settled
+    PodCheckOutcome::Settled
 }
 
 /// Clears the grant of a finished workload, as if it had given the slot back, and the mark that it was to fail. Then
 /// another process does not ask for its pods again, and a workload that may run again does so without a grant, and is
 /// queued. If the write fails, the workload counts as finished all the same.
-async fn forget(context: &Context, tracked: &TrackedWorkload) -> Outcome {
+async fn forget(context: &Context, tracked: &TrackedWorkload) -> PodCheckOutcome {
     let workload = &tracked.workload;
     let kind = context.workloads.kind(&workload.kind);
     let unmark = || kind.and_then(|kind| kind.unmark(&(&**workload).into()));
@@ -158,18 +158,18 @@ async fn forget(context: &Context, tracked: &TrackedWorkload) -> Outcome {
     } else if let Some(request) = unmark() {
         record(context, tracked, request).await
     } else {
-        Ok(Outcome::Settled)
+        Ok(PodCheckOutcome::Settled)
     };
-    forgotten.unwrap_or(Outcome::Settled)
+    forgotten.unwrap_or(PodCheckOutcome::Settled)
 }
 
 /// Records that an evicted workload gave its slots back, so that it may wait again. If the API server refuses this,
 /// no other workload has to wait for the slots: they are freed, because no pod is left.
-async fn return_to_queue(context: &Context, tracked: &TrackedWorkload) -> Outcome {
+async fn return_to_queue(context: &Context, tracked: &TrackedWorkload) -> PodCheckOutcome {
     // A contender that is not known yet would later look like one whose start was interrupted.
     let asked = Moment::now().since(tracked.workload.seen);
-    if !context.index.knows_contenders(tracked) && asked < PATIENCE {
-        return Outcome::PodsLeft;
+    if !context.index.knows_contenders(tracked) && asked < GIVE_UP_LOOKING_FOR_SLOTS_AFTER {
+        return PodCheckOutcome::PodsLeft;
     }
     let error = match give_back(context, tracked).await {
         Ok(sent) => return sent,
@@ -194,17 +194,17 @@ async fn return_to_queue(context: &Context, tracked: &TrackedWorkload) -> Outcom
         );
         context.index.let_slots_go(tracked);
     }
-    Outcome::Failed
+    PodCheckOutcome::Failed
 }
 
 /// Clears the start time of a suspended Job, because a Job that has one can't be started again in a slot. If the API
 /// server refuses this, no other workload has to wait for the Job's slot: the slot is freed, because no pod is left.
-async fn forget_start(context: &Context, tracked: &TrackedWorkload) -> Outcome {
+async fn forget_start(context: &Context, tracked: &TrackedWorkload) -> PodCheckOutcome {
     let (namespace, workload) = (&tracked.namespace, &tracked.workload);
     let kind = context.workloads.kind(&workload.kind);
     let request = kind.and_then(|kind| kind.forget_start(&(&**workload).into()));
     let Some(request) = request else {
-        return Outcome::Settled;
+        return PodCheckOutcome::Settled;
     };
     let error = match send(context, tracked, request).await {
         Ok(sent) => return sent,
@@ -222,7 +222,7 @@ async fn forget_start(context: &Context, tracked: &TrackedWorkload) -> Outcome {
         events.workload(namespace, &**workload, Reason::StartRefused, note);
         context.index.let_slots_go(tracked);
     }
-    Outcome::Failed
+    PodCheckOutcome::Failed
 }
 
 /// Returns the sessions of all slots that a workload had, both those that its annotations name and those that Consul
@@ -243,7 +243,10 @@ fn sessions_of(context: &Context, workload: &Workload) -> Vec<SessionId> {
 }
 
 /// Records that a workload gave its slots back.
-async fn give_back(context: &Context, tracked: &TrackedWorkload) -> Result<Outcome, WriteError> {
+async fn give_back(
+    context: &Context,
+    tracked: &TrackedWorkload,
+) -> Result<PodCheckOutcome, WriteError> {
     let workload = &tracked.workload;
     let sessions = sessions_of(context, workload);
     let write = GiveBack {
@@ -256,7 +259,7 @@ async fn give_back(context: &Context, tracked: &TrackedWorkload) -> Result<Outco
     let (write, now) = (Write::GiveBack(write), clock::time());
     match kind.and_then(|kind| kind.request(&write, &tracked.shape, now)) {
         Some(request) => record(context, tracked, request).await,
-        None => Ok(Outcome::Settled),
+        None => Ok(PodCheckOutcome::Settled),
     }
 }
 
@@ -265,7 +268,7 @@ async fn record(
     context: &Context,
     tracked: &TrackedWorkload,
     request: Request,
-) -> Result<Outcome, WriteError> {
+) -> Result<PodCheckOutcome, WriteError> {
     let (namespace, workload) = (&tracked.namespace, &tracked.workload);
     let sent = send(context, tracked, request).await;
     if let Err(error) = &sent {
@@ -277,11 +280,11 @@ async fn record(
 
 /// Writes into the status of a workload that it failed. If its controller overwrites that, the watch shows the
 /// workload here again. If the operator may not write the status, it puts the workload on hold instead.
-async fn fail(context: &Context, tracked: &TrackedWorkload) -> Outcome {
+async fn fail(context: &Context, tracked: &TrackedWorkload) -> PodCheckOutcome {
     let (namespace, workload) = (&tracked.namespace, &tracked.workload);
     let (target, now) = (Target::from(&**workload), clock::time());
     let Some(kind) = context.workloads.kind(&workload.kind) else {
-        return Outcome::Failed;
+        return PodCheckOutcome::Failed;
     };
     let failed = match kind.failure(&target, &tracked.shape, now) {
         Some(request) => send(context, tracked, request).await,
@@ -289,16 +292,16 @@ async fn fail(context: &Context, tracked: &TrackedWorkload) -> Outcome {
         None if !kind.can_fail() => {
             return put_on_hold(context, tracked, &kind, "its row has no life.failed").await;
         }
-        None => return Outcome::Failed,
+        None => return PodCheckOutcome::Failed,
     };
     let error = match failed {
-        Ok(Outcome::Settled) => {
+        Ok(PodCheckOutcome::Settled) => {
             if tracked.shape.is_shut_down() {
                 let note = "its user shut it down while it waited for a slot: it ends without one";
                 let events = &context.shared.events;
                 events.workload(namespace, &**workload, Reason::ShutDown, note.to_owned());
             }
-            return Outcome::PodsLeft;
+            return PodCheckOutcome::PodsLeft;
         }
         Ok(other) => return other,
         Err(error) => error,
@@ -310,7 +313,7 @@ async fn fail(context: &Context, tracked: &TrackedWorkload) -> Outcome {
     }
     let workload = format_args!("{namespace}/{}", workload.name);
     tracing::warn!(%workload, %error, "can't write to a status that a workload failed: it stays held");
-    Outcome::Failed
+    PodCheckOutcome::Failed
 }
 
 /// Puts a workload on hold that was to fail and can't.
@@ -319,7 +322,7 @@ async fn put_on_hold(
     tracked: &TrackedWorkload,
     kind: &Kind,
     why: &str,
-) -> Outcome {
+) -> PodCheckOutcome {
     let (namespace, workload) = (&tracked.namespace, &tracked.workload);
     let name = format!("{namespace}/{}", workload.name);
     tracing::warn!(workload = %name, why, "a workload can't fail: it is put on hold");
@@ -331,18 +334,18 @@ async fn put_on_hold(
     };
     let request = kind.hold(&(&**workload).into());
     match send(context, tracked, request).await {
-        Ok(Outcome::Settled) => {
+        Ok(PodCheckOutcome::Settled) => {
             let note = format!(
                 "put on hold, because {why}. To queue it again, remove the annotation {HOLD}"
             );
             let events = &context.shared.events;
             events.workload(namespace, &**workload, reason, note);
-            Outcome::Settled
+            PodCheckOutcome::Settled
         }
         Ok(other) => other,
         Err(error) => {
             tracing::warn!(workload = %name, %error, "can't put a workload on hold: it stays held");
-            Outcome::Failed
+            PodCheckOutcome::Failed
         }
     }
 }
@@ -352,7 +355,7 @@ async fn send(
     context: &Context,
     tracked: &TrackedWorkload,
     request: Request,
-) -> Result<Outcome, WriteError> {
+) -> Result<PodCheckOutcome, WriteError> {
     let workload = &tracked.workload;
     let write = WorkloadWrite {
         namespace: tracked.namespace.clone(),
@@ -367,11 +370,11 @@ async fn send(
     match context.workloads.write(write).await {
         Ok(now) => {
             context.index.written(&workload.uid, now);
-            Ok(Outcome::Settled)
+            Ok(PodCheckOutcome::Settled)
         }
         Err(WriteError::Outdated(now)) => {
             context.index.reread(&workload.uid, now.map(|now| *now));
-            Ok(Outcome::Changed)
+            Ok(PodCheckOutcome::Changed)
         }
         Err(error) => Err(error),
     }
@@ -384,7 +387,7 @@ mod tests {
     #[test]
     fn one_that_keeps_changing_is_asked_about_at_once_and_then_after_pauses() {
         let now = Moment::now();
-        for outcome in [Outcome::Changed, Outcome::Settled] {
+        for outcome in [PodCheckOutcome::Changed, PodCheckOutcome::Settled] {
             let first = outcome.pause(None, now);
             assert!(first.until() == now);
             let second = outcome.pause(Some(&first), now);

@@ -27,7 +27,7 @@ use consul_semaphore_workload::{Shape, TrackedWorkload};
 
 /// Time after which to look again whether a semaphore can grant anything, or whether a workload may still hold a
 /// slot.
-const LATER: Duration = Duration::from_secs(10);
+const LOOK_AGAIN_AFTER: Duration = Duration::from_secs(10);
 
 /// Longest time between two readings of the wall clock, which decides when a wait ends. Somebody may set the clock.
 const CLOCK_IS_READ_AGAIN: Duration = Duration::from_mins(1);
@@ -112,7 +112,7 @@ impl Unqueued {
             return Some((Duration::ZERO, Write::RecordWait(record)));
         }
         let (ends, timeout) = context.index.unclaimed_ends(tracked, self.started)?;
-        let wait = ends.map_or(LATER, |ends| {
+        let wait = ends.map_or(LOOK_AGAIN_AFTER, |ends| {
             Duration::try_from(ends.duration_since(clock::time())).unwrap_or_default()
         });
         let why = Failed::Unqueued {

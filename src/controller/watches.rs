@@ -29,7 +29,7 @@ use super::{
     intake, kueue,
     semaphore::ConflictReport,
     shell::{Input, Shell},
-    table::Table,
+    table::KindTable,
     ungranted, unproved,
     watching::Watching,
 };
@@ -57,7 +57,7 @@ pub(super) fn reference_of(semaphore: &impl Resource) -> SemaphoreRef {
 /// The watches, before they start.
 pub(super) struct Begun {
     scopes: Vec<BegunScope>,
-    table: Option<(Table, Watching)>,
+    table: Option<(KindTable, Watching)>,
 }
 
 /// The watches of one scope, before they start.
@@ -88,10 +88,9 @@ pub(super) fn begin(
             .of(Source::of(&Kind::KueueWorkload))
     };
     let mut checks = of_kueue.then(check);
-    let scopes = scopes.map(|scope| {
+    let begun = scopes.map(|scope| {
         let begin = |what: &str| Watching::begin(what, &scope, health, metrics);
-        let workloads = kinds.iter();
-        let workloads = workloads.map(|kind| {
+        let workloads = kinds.iter().map(|kind| {
             let watching = begin(&kind.resource().plural).of(Source::of(kind));
             (kind.clone(), watching)
         });
@@ -113,15 +112,15 @@ pub(super) fn begin(
             scope,
         }
     });
-    let scopes = scopes.collect();
-    let table = table.map(|(namespace, name)| Table::begin(namespace, name, health, metrics));
+    let scopes = begun.collect();
+    let table = table.map(|(namespace, name)| KindTable::begin(namespace, name, health, metrics));
     Begun { scopes, table }
 }
 
 /// Longest time without a new object for which decisions wait, at the start, for the list of a kind. A list may never
 /// come, because the operator may not list the kind or because the row that describes it is wrong. Decisions wait for
 /// Jobs without a limit.
-const PATIENCE: Duration = Duration::from_secs(10);
+const DECIDE_WITHOUT_LIST_AFTER: Duration = Duration::from_secs(10);
 
 /// A list in a scope that is not complete yet. It counts as incomplete until this is dropped.
 pub(super) struct Unsynced {
@@ -146,14 +145,14 @@ impl Unsynced {
 
     fn of_kind(counts: &watch::Sender<usize>, kind: &Kind) -> Self {
         let mut one = Self::of(counts);
-        one.until = (*kind != Kind::Job).then(|| Moment::now() + PATIENCE);
+        one.until = (*kind != Kind::Job).then(|| Moment::now() + DECIDE_WITHOUT_LIST_AFTER);
         one
     }
 
     /// Extends the wait, because an object was listed.
     pub(super) fn progresses(&mut self) {
         let now = Moment::now();
-        self.until = self.until.map(|_| now + PATIENCE);
+        self.until = self.until.map(|_| now + DECIDE_WITHOUT_LIST_AFTER);
     }
 
     /// Completes when decisions do not wait for the list any more.
@@ -362,7 +361,7 @@ async fn watch_semaphores(
     .await;
 }
 
-/// The manager of a semaphore.
+/// Manager of a semaphore, as this operator sees it.
 #[derive(PartialEq, Eq)]
 enum LookedAfter {
     /// This operator manages the semaphore, which has this uid.

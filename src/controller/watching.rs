@@ -18,16 +18,16 @@ use consul_client::{
 
 /// Time without another error after which a watch counts as working again. A failed watch is restarted within half a
 /// minute, and the API server sends nothing while nothing changes.
-const QUIET: Duration = Duration::from_mins(2);
+const RECOVERED_AFTER: Duration = Duration::from_mins(2);
 
 /// Time after which a persistent error is logged again. Each further time is twice as long.
-const REMINDER: Duration = Duration::from_mins(1);
+const FIRST_REMINDER_AFTER: Duration = Duration::from_mins(1);
 
 /// Longest time between two log lines about one problem.
-const LONGEST: Duration = Duration::from_hours(1);
+const LONGEST_REMINDER_PAUSE: Duration = Duration::from_hours(1);
 
 /// Length to which the text of an error is cut, in characters.
-const SHOWN: usize = 400;
+const LONGEST_ERROR_TEXT: usize = 400;
 
 /// The reported state of a watch.
 pub(super) struct Watching {
@@ -85,10 +85,11 @@ fn advice(what: &str, source: &Source, code: u16) -> Option<String> {
 
 /// Adds to an error with this HTTP status, which says why a resource can't be listed or watched, what to do about it.
 pub(super) fn with_advice(words: &str, what: &str, source: &Source, code: Option<u16>) -> String {
-    let advice = code.and_then(|code| advice(what, source, code));
-    let advice = advice.map(|advice| format!("; {advice}"));
-    let advice = advice.unwrap_or_default();
-    format!("{}{advice}", one_line(words, SHOWN))
+    let advice = code
+        .and_then(|code| advice(what, source, code))
+        .map(|advice| format!("; {advice}"))
+        .unwrap_or_default();
+    format!("{}{advice}", one_line(words, LONGEST_ERROR_TEXT))
 }
 
 /// Consecutive errors of a watch.
@@ -185,7 +186,7 @@ impl Watching {
     pub(super) async fn quiet(&self) {
         let last = self.trouble.as_ref().map(|trouble| trouble.last);
         match last.filter(|_| self.synced) {
-            Some(last) => sleep((last + QUIET).since(Moment::now())).await,
+            Some(last) => sleep((last + RECOVERED_AFTER).since(Moment::now())).await,
             None => std::future::pending().await,
         }
     }
@@ -219,14 +220,14 @@ impl Trouble {
                 code,
                 since,
                 last: now,
-                reminder: (now + REMINDER, REMINDER),
+                reminder: (now + FIRST_REMINDER_AFTER, FIRST_REMINDER_AFTER),
             });
             return (since, true);
         };
         let (due, pause) = known.reminder;
         let log_it = known.code != code || due <= now;
         if log_it {
-            let pause = (pause * 2).min(LONGEST);
+            let pause = (pause * 2).min(LONGEST_REMINDER_PAUSE);
             known.reminder = (now + pause, pause);
         }
         known.code = code;

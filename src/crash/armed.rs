@@ -32,23 +32,23 @@ static ARMED: LazyLock<Option<Armed>> = LazyLock::new(|| {
 
 /// The action when work waits at all armed points.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum End {
+enum CrashAction {
     Signal(Signal),
     Panic,
 }
 
 /// The armed points, and the action when work waits at all of them.
 struct Armed {
-    end: End,
+    end: CrashAction,
     /// Points that have not been reached yet.
-    places: Mutex<Vec<Place>>,
+    places: Mutex<Vec<ArmedPoint>>,
     /// Whether the action has happened.
     past: watch::Sender<bool>,
 }
 
 /// An armed point.
 #[derive(Debug, PartialEq, Eq)]
-struct Place {
+struct ArmedPoint {
     point: Point,
     namespace: String,
     /// Number of visits that pass before work waits here.
@@ -72,7 +72,7 @@ pub(crate) async fn reach(point: Point, namespace: &str) {
     let _ = armed.past.subscribe().wait_for(|past| *past).await;
 }
 
-impl End {
+impl CrashAction {
     #[expect(clippy::panic, reason = "it is asked for")]
     fn happen(self) {
         match self {
@@ -89,7 +89,7 @@ impl Armed {
     /// Takes the place of this point, if work has to wait there. Returns whether it has to.
     fn take(&self, point: Point, namespace: &str) -> bool {
         let mut places = self.places.lock();
-        let here = |place: &Place| place.point == point && place.namespace == namespace;
+        let here = |place: &ArmedPoint| place.point == point && place.namespace == namespace;
         let Some(position) = places.iter().position(here) else {
             return false;
         };
@@ -115,28 +115,28 @@ impl fmt::Debug for Point {
     }
 }
 
-fn parse(text: &str) -> Result<(End, Vec<Place>), String> {
+fn parse(text: &str) -> Result<(CrashAction, Vec<ArmedPoint>), String> {
     let mut words = text.split_whitespace();
     let end = match words.next() {
-        Some("kill") => End::Signal(Signal::KILL),
-        Some("stop") => End::Signal(Signal::STOP),
-        Some("panic") => End::Panic,
+        Some("kill") => CrashAction::Signal(Signal::KILL),
+        Some("stop") => CrashAction::Signal(Signal::STOP),
+        Some("panic") => CrashAction::Panic,
         other => return Err(format!("it starts with kill, stop or panic, not {other:?}")),
     };
-    let places: Vec<Place> = words.map(parse_place).collect::<Result<_, _>>()?;
+    let places: Vec<ArmedPoint> = words.map(parse_place).collect::<Result<_, _>>()?;
     if places.is_empty() {
         return Err("it names no point".into());
     }
     Ok((end, places))
 }
 
-fn parse_place(word: &str) -> Result<Place, String> {
+fn parse_place(word: &str) -> Result<ArmedPoint, String> {
     let (place, time) = word.split_once('#').unwrap_or((word, "1"));
     let (name, namespace) = place.split_once('@').unwrap_or((place, ""));
     let mut points = Point::ALL.iter();
     let point = points.find(|point| point.name() == name);
     let time: usize = time.parse().map_err(|error| format!("{word}: {error}"))?;
-    Ok(Place {
+    Ok(ArmedPoint {
         point: *point.ok_or_else(|| format!("{word}: there is no such point"))?,
         namespace: namespace.to_owned(),
         passed: time.checked_sub(1).ok_or("the first time is #1")?,
@@ -147,9 +147,9 @@ fn parse_place(word: &str) -> Result<Place, String> {
 mod tests {
     use super::*;
 
-    fn place(point: Point, namespace: &str, passed: usize) -> Place {
+    fn place(point: Point, namespace: &str, passed: usize) -> ArmedPoint {
         let namespace = namespace.to_owned();
-        Place {
+        ArmedPoint {
             point,
             namespace,
             passed,
@@ -159,7 +159,7 @@ mod tests {
     #[test]
     fn the_variable_is_read() {
         let (end, places) = parse("kill granted@a released@b#2 node-registered").unwrap();
-        assert_eq!(end, End::Signal(Signal::KILL));
+        assert_eq!(end, CrashAction::Signal(Signal::KILL));
         assert_eq!(
             places,
             [
@@ -176,7 +176,7 @@ mod tests {
     #[test]
     fn the_named_time_counts_and_only_once() {
         let armed = Armed {
-            end: End::Panic,
+            end: CrashAction::Panic,
             places: Mutex::new(vec![place(Point::Granted, "a", 1)]),
             past: watch::Sender::new(false),
         };

@@ -97,7 +97,7 @@ async fn a_silent_api_server_is_waited_for_for_a_while() {
     let scrapers = scrapers(&format!("http://{}", listener.local_addr().unwrap()));
     let refusal = admits(&scrapers, Some("Bearer secret")).await.unwrap_err();
     assert!(matches!(refusal, Refusal::Unable(_)), "{refusal}");
-    assert!(BOUNDS.head * 2 + PATIENCE < BOUNDS.lasts);
+    assert!(BOUNDS.head * 2 + METRICS_REVIEW_TIMEOUT < BOUNDS.lasts);
 }
 
 /// Serves this page at a free port.

@@ -31,11 +31,11 @@ impl History {
     /// Notes that a version is about to be written. A process may write two versions at once if the mark's datacenter
     /// has two names; the later version stays, whichever is noted first.
     pub(super) fn note(&mut self, version: Version) {
-        let known = self
+        let place = self
             .0
             .iter()
             .position(|known| known.writer == version.writer);
-        let known = known.map(|at| self.0.remove(at));
+        let known = place.map(|place| self.0.remove(place));
         let latest = known.filter(|known| known.covers(&version));
         self.0.insert(0, latest.unwrap_or(version));
         self.0.truncate(PROCESSES);

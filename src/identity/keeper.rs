@@ -6,7 +6,7 @@ use tokio::{sync::watch, time::sleep};
 
 use super::{
     History, LeaseHistory, Marks, Ownership, Place, conflict,
-    mark::{Found, Mark, Version, judge},
+    mark::{Mark, MarkOwner, Version, judge},
     mark_key,
 };
 use crate::call::CallError;
@@ -27,7 +27,7 @@ const ROTATE: Duration = Duration::from_mins(1);
 const FIRST_ANSWER: Duration = Duration::from_secs(3);
 
 /// Time limit of a call to Consul.
-const CALL: Duration = Duration::from_secs(10);
+const CONSUL_CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Pauses after something failed, or after another process was faster.
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(10));
@@ -41,7 +41,7 @@ pub(super) struct MarkPlace {
 }
 
 /// The only writer of this process's mark in one datacenter.
-pub(super) struct Keeper {
+pub(super) struct MarkKeeper {
     at: MarkPlace,
     key: String,
     history: Arc<LeaseHistory>,
@@ -54,14 +54,14 @@ pub(super) struct Keeper {
 
 /// The reason why the mark could not be kept.
 #[derive(Debug, thiserror::Error)]
-enum Failure {
+enum MarkFailure {
     #[error(transparent)]
     Consul(#[from] consul::Error),
     #[error("the Lease of this operator can't be read or written: {0}")]
     Kubernetes(#[from] CallError),
 }
 
-impl Failure {
+impl MarkFailure {
     /// Returns the error for conditions. If a right is missing, the error names it with the key.
     fn of_consul(self, key: &str) -> consul::Error {
         match self {
@@ -76,7 +76,7 @@ impl Failure {
     }
 }
 
-impl Keeper {
+impl MarkKeeper {
     pub(super) fn new(
         at: MarkPlace,
         history: Arc<LeaseHistory>,
@@ -140,40 +140,40 @@ impl Keeper {
         entries.find(|entry| entry.key == self.key).cloned()
     }
 
-    async fn look(&mut self) -> Result<bool, Failure> {
+    async fn look(&mut self) -> Result<bool, MarkFailure> {
         let entry = self.consul().get(&self.key).await?;
         self.handle(entry.as_ref()).await
     }
 
     /// Returns a client for one call.
     fn consul(&self) -> Client {
-        self.at.consul.by(Moment::now() + CALL)
+        self.at.consul.by(Moment::now() + CONSUL_CALL_TIMEOUT)
     }
 
     /// Handles a reading. Returns whether the keeper has nothing more to do before the next reading.
-    async fn handle(&mut self, entry: Option<&Entry>) -> Result<bool, Failure> {
+    async fn handle(&mut self, entry: Option<&Entry>) -> Result<bool, MarkFailure> {
         let last = self.marks.last();
         let found = match judge(entry, last.as_ref(), &History::default()) {
-            Found::Foreign(Some(_)) => {
+            MarkOwner::Foreign(Some(_)) => {
                 let history = self.marks.saw(self.history.read().await?);
                 judge(entry, last.as_ref(), &history)
             }
             known => known,
         };
         match (found, entry) {
-            (Found::Foreign(mark), _) => {
+            (MarkOwner::Foreign(mark), _) => {
                 self.marks.leave(self.at.datacenter.as_deref());
                 let id = &self.at.place.cluster.id;
                 self.set(Ownership::Conflict(conflict(&self.key, id, mark.as_ref())));
                 Ok(true)
             }
-            (Found::Mine(session), Some(entry)) => self.keep(session, entry).await,
+            (MarkOwner::Mine(session), Some(entry)) => self.keep(session, entry).await,
             // Without an election, several operators may keep one mark. None of them writes it just because another
             // one did.
-            (Found::OfThisApiServer(session), Some(entry)) if self.written.is_some() => {
+            (MarkOwner::OfThisApiServer(session), Some(entry)) if self.written.is_some() => {
                 self.keep(session, entry).await
             }
-            (Found::OfThisApiServer(session), Some(entry)) => {
+            (MarkOwner::OfThisApiServer(session), Some(entry)) => {
                 if !self.adopt(&session).await? {
                     return Ok(false);
                 }
@@ -183,12 +183,12 @@ impl Keeper {
                 }
                 Ok(written)
             }
-            (Found::Free, _) | (_, None) => self.take().await,
+            (MarkOwner::Free, _) | (_, None) => self.take().await,
         }
     }
 
     /// Keeps a mark that this API server has already: renews its session, and writes a new version now and then.
-    async fn keep(&mut self, session: SessionId, entry: &Entry) -> Result<bool, Failure> {
+    async fn keep(&mut self, session: SessionId, entry: &Entry) -> Result<bool, MarkFailure> {
         if !self.adopt(&session).await? {
             return Ok(false);
         }
@@ -210,7 +210,7 @@ impl Keeper {
     }
 
     /// Renews the session of the mark from now on. Returns whether the session lives.
-    async fn adopt(&self, session: &SessionId) -> Result<bool, Failure> {
+    async fn adopt(&self, session: &SessionId) -> Result<bool, MarkFailure> {
         if self
             .marks
             .life(self.at.datacenter.as_deref(), session)
@@ -239,7 +239,7 @@ impl Keeper {
 
     /// Writes the next version over this entry, under the same session. Returns whether the entry was still
     /// unchanged.
-    async fn rotate(&mut self, entry: &Entry) -> Result<bool, Failure> {
+    async fn rotate(&mut self, entry: &Entry) -> Result<bool, MarkFailure> {
         let version = self.announce().await?;
         let written = self
             .write(version, PutMode::Cas(entry.modify_index))
@@ -251,7 +251,7 @@ impl Keeper {
     }
 
     /// Takes a mark that nobody keeps, with a new session of this operator.
-    async fn take(&mut self) -> Result<bool, Failure> {
+    async fn take(&mut self) -> Result<bool, MarkFailure> {
         let version = self.announce().await?;
         let request = NewSession {
             name: format!(
@@ -309,7 +309,7 @@ impl Keeper {
     }
 
     /// Handles a failure, which changes nothing while the session of the mark lives.
-    fn fail(&self, failure: Failure) {
+    fn fail(&self, failure: MarkFailure) {
         tracing::debug!(%failure, key = self.key, "the mark of this cluster's identity can't be kept yet");
         let is_certain = match &*self.ownership.borrow() {
             Ownership::Ours(life) => matches!(

@@ -65,7 +65,7 @@ pub(crate) fn mark_key(place: &Place) -> String {
 
 /// The meaning of a reading of the key.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Found {
+pub(super) enum MarkOwner {
     /// No session keeps the mark, so the identity is free.
     Free,
     /// This process wrote the mark.
@@ -78,20 +78,20 @@ pub(super) enum Found {
 
 /// Decides whose mark this is. `last` is the last version that this process wrote, here or in another datacenter;
 /// `history` has the versions that the operators of this API server have written.
-pub(super) fn judge(entry: Option<&Entry>, last: Option<&Version>, history: &History) -> Found {
+pub(super) fn judge(entry: Option<&Entry>, last: Option<&Version>, history: &History) -> MarkOwner {
     let held = entry.and_then(|entry| Some((entry, entry.session.clone()?)));
     let Some((entry, session)) = held else {
-        return Found::Free;
+        return MarkOwner::Free;
     };
     let Ok(mark) = serde_json::from_slice::<Mark>(&entry.value) else {
-        return Found::Foreign(None);
+        return MarkOwner::Foreign(None);
     };
     if last.is_some_and(|last| last.covers(&mark.version)) {
-        Found::Mine(session)
+        MarkOwner::Mine(session)
     } else if history.has(&mark.version) {
-        Found::OfThisApiServer(session)
+        MarkOwner::OfThisApiServer(session)
     } else {
-        Found::Foreign(Some(mark))
+        MarkOwner::Foreign(Some(mark))
     }
 }
 
@@ -99,8 +99,8 @@ pub(super) fn judge(entry: Option<&Entry>, last: Option<&Version>, history: &His
 /// has the mark, if it can be read.
 pub(crate) fn judge_for_people(entry: &Entry, history: &History) -> Result<String, Option<Mark>> {
     match judge(Some(entry), None, history) {
-        Found::Foreign(mark) => Err(mark),
-        Found::Free | Found::Mine(_) | Found::OfThisApiServer(_) => {
+        MarkOwner::Foreign(mark) => Err(mark),
+        MarkOwner::Free | MarkOwner::Mine(_) | MarkOwner::OfThisApiServer(_) => {
             let mark = serde_json::from_slice::<Mark>(&entry.value);
             Ok(mark.map(|mark| mark.replica).unwrap_or_default())
         }
@@ -148,16 +148,22 @@ mod tests {
         history.note(version("b", 3));
         history.note(version("a", 7));
         let session = || SessionId::from("s");
-        let foreign = |writer: &str, number| Found::Foreign(Some(mark(writer, number)));
+        let foreign = |writer: &str, number| MarkOwner::Foreign(Some(mark(writer, number)));
         let mine = version("me", 5);
         for (why, writer, number, last, expected) in [
-            ("written last", "me", 5, Some(&mine), Found::Mine(session())),
+            (
+                "written last",
+                "me",
+                5,
+                Some(&mine),
+                MarkOwner::Mine(session()),
+            ),
             (
                 "restored by Consul from an older snapshot",
                 "me",
                 2,
                 Some(&mine),
-                Found::Mine(session()),
+                MarkOwner::Mine(session()),
             ),
             (
                 "written with this process's memory by a copy of the machine",
@@ -171,21 +177,21 @@ mod tests {
                 "a",
                 7,
                 None,
-                Found::OfThisApiServer(session()),
+                MarkOwner::OfThisApiServer(session()),
             ),
             (
                 "by the last leader, which crashed before its last write reached Consul",
                 "a",
                 6,
                 None,
-                Found::OfThisApiServer(session()),
+                MarkOwner::OfThisApiServer(session()),
             ),
             (
                 "by the leader before it",
                 "b",
                 3,
                 Some(&mine),
-                Found::OfThisApiServer(session()),
+                MarkOwner::OfThisApiServer(session()),
             ),
             (
                 "by the same process after the snapshot of etcd",
@@ -200,11 +206,14 @@ mod tests {
             let held = entry(value.clone(), Some("s"));
             assert_eq!(judge(Some(&held), last, &history), expected, "{why}");
             let left = entry(value, None);
-            assert_eq!(judge(Some(&left), last, &history), Found::Free, "{why}");
+            assert_eq!(judge(Some(&left), last, &history), MarkOwner::Free, "{why}");
         }
-        assert_eq!(judge(None, Some(&mine), &history), Found::Free);
+        assert_eq!(judge(None, Some(&mine), &history), MarkOwner::Free);
         let by_hand = entry("maintenance", Some("s"));
-        assert_eq!(judge(Some(&by_hand), None, &history), Found::Foreign(None));
+        assert_eq!(
+            judge(Some(&by_hand), None, &history),
+            MarkOwner::Foreign(None)
+        );
     }
 
     /// Operators of different versions read this value, both during an upgrade and when only one of two clusters is

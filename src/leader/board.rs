@@ -24,10 +24,10 @@ pub(super) struct Board<F> {
     part: Part,
     metrics: Metrics,
     on: F,
-    reported: Mutex<Reported>,
+    reported: Mutex<ReportedLeadership>,
 }
 
-struct Reported {
+struct ReportedLeadership {
     standing: Standing,
     /// Last reported reason why the leader is unknown.
     trouble: Option<String>,
@@ -41,7 +41,7 @@ impl<F: Fn(&Standing)> Board<F> {
             part: telemetry.health.part("leader election"),
             metrics: telemetry.metrics.clone(),
             on,
-            reported: Mutex::new(Reported {
+            reported: Mutex::new(ReportedLeadership {
                 standing: Standing::Unknown,
                 trouble: None,
             }),

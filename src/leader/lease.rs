@@ -18,8 +18,10 @@ use kube::{
 };
 use tokio::time::{sleep, timeout};
 
-use self::record::Sighting;
-use super::{Candidate, LEGACY, LeaseName, Legacy, Settings, Standing, Term, Timing, board::Board};
+use self::record::LeaseSighting;
+use super::{
+    Candidate, ElectionSettings, LEGACY, LeaseName, Legacy, Standing, Term, Timing, board::Board,
+};
 use consul_client::clock::{self, Moment};
 
 /// A replica that is a candidate in an election by a Lease.
@@ -29,7 +31,7 @@ pub(super) struct LeaseCandidate {
     name: LeaseName,
     identity: String,
     timing: Timing,
-    seen: Option<Sighting>,
+    seen: Option<LeaseSighting>,
     /// Acquire time that this replica last tried to write. It tells the replica's own record from that of another
     /// process with the same name, even when the answer was lost.
     claim: Option<MicroTime>,
@@ -38,7 +40,7 @@ pub(super) struct LeaseCandidate {
 
 /// The reason why a call failed.
 #[derive(Debug, thiserror::Error)]
-enum Failure {
+enum LeaseFailure {
     /// The Lease was written or deleted by somebody else.
     #[error("another replica was faster")]
     Outrun,
@@ -52,12 +54,14 @@ impl LeaseCandidate {
     /// # Errors
     /// Fails if the settings of the API server can't be used.
     pub(super) fn new(
-        settings: &Settings,
+        settings: &ElectionSettings,
         mut config: Config,
         legacy: Arc<dyn Legacy>,
     ) -> anyhow::Result<Self> {
-        let namespace = settings.namespace.clone();
-        let namespace = namespace.unwrap_or_else(|| config.default_namespace.clone());
+        let namespace = settings
+            .namespace
+            .clone()
+            .unwrap_or_else(|| config.default_namespace.clone());
         // The election has its own client, because calls about the Lease must not be retried late, and must not wait
         // for other calls.
         config.default_retry = false;
@@ -77,19 +81,19 @@ impl LeaseCandidate {
     }
 
     /// Records the current Lease.
-    fn note(&mut self, lease: Option<Lease>) -> &Sighting {
-        let seen = Sighting::after(self.seen.take(), lease, Moment::now());
+    fn note(&mut self, lease: Option<Lease>) -> &LeaseSighting {
+        let seen = LeaseSighting::after(self.seen.take(), lease, Moment::now());
         self.seen.insert(seen)
     }
 
     /// Reads the Lease.
-    async fn look(&mut self) -> Result<&Sighting, Failure> {
+    async fn look(&mut self) -> Result<&LeaseSighting, LeaseFailure> {
         let lease = self.call(self.leases.get_opt(self.name.as_ref())).await?;
         Ok(self.note(lease))
     }
 
     /// Takes the Lease if it has not changed, and returns the moment until which the lead is certain.
-    async fn take(&mut self, seen: &Sighting) -> Result<Moment, Failure> {
+    async fn take(&mut self, seen: &LeaseSighting) -> Result<Moment, LeaseFailure> {
         let claim = self.claim.as_ref();
         let mut lease = seen.taken(&self.identity, claim, self.timing.lease, &present());
         let spec = lease.spec.as_ref();
@@ -115,7 +119,7 @@ impl LeaseCandidate {
         let seen = self.seen.clone()?;
         let tried = match self.take(&seen).await {
             Ok(until) => return Some(until),
-            Err(Failure::Outrun) => self.look().await.map(drop),
+            Err(LeaseFailure::Outrun) => self.look().await.map(drop),
             Err(failure) => Err(failure),
         };
         if let Err(failure) = tried {
@@ -141,16 +145,19 @@ impl LeaseCandidate {
     }
 
     /// Makes a call with a timeout.
-    async fn call<T>(&self, call: impl Future<Output = kube::Result<T>>) -> Result<T, Failure> {
+    async fn call<T>(
+        &self,
+        call: impl Future<Output = kube::Result<T>>,
+    ) -> Result<T, LeaseFailure> {
         match timeout(self.timing.call(), call).await {
             Ok(Ok(answer)) => Ok(answer),
             // The API server also answers with a conflict when a Lease to be created exists or one to be replaced
             // does not.
             Ok(Err(kube::Error::Api(status))) if status.is_conflict() || status.code == 409 => {
-                Err(Failure::Outrun)
+                Err(LeaseFailure::Outrun)
             }
-            Ok(Err(error)) => Err(Failure::Refused(Box::new(error))),
-            Err(_) => Err(Failure::Silent(self.timing.call())),
+            Ok(Err(error)) => Err(LeaseFailure::Refused(Box::new(error))),
+            Err(_) => Err(LeaseFailure::Silent(self.timing.call())),
         }
     }
 }
@@ -205,7 +212,7 @@ impl Candidate for LeaseCandidate {
                     term.extend(sent + self.timing.certain());
                     continue;
                 }
-                Err(Failure::Outrun) => match self.held().await {
+                Err(LeaseFailure::Outrun) => match self.held().await {
                     // Somebody wrote something else into the Lease, or the answer to this replica's last write was
                     // lost.
                     Ok(None) => {
@@ -215,7 +222,7 @@ impl Candidate for LeaseCandidate {
                     Ok(Some(lost)) => return lost,
                     Err(failure) => failure,
                 },
-                Err(Failure::Refused(error)) if is_gone(&error) => {
+                Err(LeaseFailure::Refused(error)) if is_gone(&error) => {
                     self.note(None);
                     return "the Lease was deleted".to_owned();
                 }
@@ -242,7 +249,7 @@ impl Candidate for LeaseCandidate {
 
 impl LeaseCandidate {
     /// Reads the Lease. Returns `None` if this replica has it, else the reason why not.
-    async fn held(&mut self) -> Result<Option<String>, Failure> {
+    async fn held(&mut self) -> Result<Option<String>, LeaseFailure> {
         let (identity, claim) = (self.identity.clone(), self.claim.clone());
         let seen = self.look().await?;
         if seen.is_held_by(&identity, claim.as_ref()) {

@@ -15,10 +15,10 @@ use consul_client::{
 };
 
 /// Consul's shortest TTL.
-const SHORTEST: Duration = Duration::from_secs(10);
+const SHORTEST_TTL: Duration = Duration::from_secs(10);
 
 /// Consul's longest lock-delay.
-const LONGEST_DELAY: Duration = Duration::from_mins(1);
+const LONGEST_LOCK_DELAY: Duration = Duration::from_mins(1);
 
 /// A replica that is a candidate in an election by a lock.
 pub(super) struct LockCandidate {
@@ -44,7 +44,7 @@ struct Leader {
 
 /// The meaning of a reading of the key to a candidate.
 #[derive(Debug, PartialEq, Eq)]
-enum Seen {
+enum KeyHolder {
     /// Nobody holds the key.
     Free,
     /// This replica holds the key: an answer was lost, or the replica was cut off for a while.
@@ -79,7 +79,7 @@ impl LockCandidate {
                 cluster_id,
             },
             timing: Timing {
-                lease: settings.lease.max(SHORTEST),
+                lease: settings.lease.max(SHORTEST_TTL),
             },
             session: None,
             new: true,
@@ -87,20 +87,22 @@ impl LockCandidate {
     }
 
     /// Returns the meaning of this entry of the key, or of a missing one.
-    fn judge(&self, entry: Option<&Entry>) -> Seen {
+    fn judge(&self, entry: Option<&Entry>) -> KeyHolder {
         let held = entry.and_then(|entry| Some((entry, entry.session.as_ref()?)));
         let Some((entry, session)) = held else {
-            return Seen::Free;
+            return KeyHolder::Free;
         };
         if self.session.as_ref() == Some(session) {
-            return Seen::Mine;
+            return KeyHolder::Mine;
         }
         match serde_json::from_slice::<Leader>(&entry.value) {
-            Ok(leader) if leader.cluster_id != self.me.cluster_id => Seen::OtherCluster(leader),
-            Ok(leader) if self.new && leader == self.me => Seen::Before(session.clone()),
-            Ok(leader) => Seen::Other(leader.identity),
+            Ok(leader) if leader.cluster_id != self.me.cluster_id => {
+                KeyHolder::OtherCluster(leader)
+            }
+            Ok(leader) if self.new && leader == self.me => KeyHolder::Before(session.clone()),
+            Ok(leader) => KeyHolder::Other(leader.identity),
             // Somebody locked the key by hand.
-            Err(_) => Seen::Other(format!("session {session}")),
+            Err(_) => KeyHolder::Other(format!("session {session}")),
         }
     }
 
@@ -145,7 +147,7 @@ impl LockCandidate {
             node: Some(self.node.clone()),
             ttl: Some(self.timing.lease),
             // A leader that is cut off may rely on a destroyed session for this long.
-            lock_delay: self.timing.certain().min(LONGEST_DELAY),
+            lock_delay: self.timing.certain().min(LONGEST_LOCK_DELAY),
         };
         let sent = Moment::now();
         let session = self.consul().create_session_on_node(&request).await?;
@@ -188,19 +190,19 @@ impl LockCandidate {
     ) -> Result<bool, consul::Error> {
         let seen = self.judge(self.of(listing));
         let may_try = match &seen {
-            Seen::Free | Seen::Mine => {
+            KeyHolder::Free | KeyHolder::Mine => {
                 board.follows(None);
                 true
             }
-            Seen::Before(session) => {
+            KeyHolder::Before(session) => {
                 self.free(session).await?;
                 true
             }
-            Seen::Other(leader) => {
+            KeyHolder::Other(leader) => {
                 board.follows(Some(leader));
                 false
             }
-            Seen::OtherCluster(leader) => {
+            KeyHolder::OtherCluster(leader) => {
                 board.trouble(format!(
                     "{}: the cluster {} has the same name and leads there: give each cluster a --cluster-name of its own",
                     self.key, leader.cluster_id
@@ -296,10 +298,10 @@ impl LockCandidate {
         while let Some(reading) = readings.recv().await {
             let Ok(listing) = reading else { continue };
             match self.judge(self.of(&listing)) {
-                Seen::Mine => {}
-                Seen::Free => return "somebody released the key".to_owned(),
-                Seen::Other(leader) => return format!("{leader} has taken the key"),
-                Seen::Before(_) | Seen::OtherCluster(_) => {
+                KeyHolder::Mine => {}
+                KeyHolder::Free => return "somebody released the key".to_owned(),
+                KeyHolder::Other(leader) => return format!("{leader} has taken the key"),
+                KeyHolder::Before(_) | KeyHolder::OtherCluster(_) => {
                     return "another cluster has taken the key".to_owned();
                 }
             }
@@ -323,7 +325,9 @@ mod tests {
             key: "service/x/leader".to_owned(),
             node: "k8s-1".to_owned(),
             me: leader("me", "1"),
-            timing: Timing { lease: SHORTEST },
+            timing: Timing {
+                lease: SHORTEST_TTL,
+            },
             session: Some("mine".into()),
             new: true,
         }
@@ -345,31 +349,40 @@ mod tests {
     fn only_the_session_says_that_it_is_held() {
         let mut candidate = candidate();
         let (me, other) = (leader("me", "1"), leader("other", "1"));
-        assert_eq!(candidate.judge(None), Seen::Free);
-        assert_eq!(candidate.judge(Some(&held_for(&other, None))), Seen::Free);
+        assert_eq!(candidate.judge(None), KeyHolder::Free);
+        assert_eq!(
+            candidate.judge(Some(&held_for(&other, None))),
+            KeyHolder::Free
+        );
         let judged = candidate.judge(Some(&held_for(&other, Some("mine"))));
-        assert_eq!(judged, Seen::Mine);
+        assert_eq!(judged, KeyHolder::Mine);
         let judged = candidate.judge(Some(&held_for(&other, Some("theirs"))));
-        assert_eq!(judged, Seen::Other("other".to_owned()));
+        assert_eq!(judged, KeyHolder::Other("other".to_owned()));
         // This replica's name in another session: the session is from before a restart if it existed when the process
         // started.
         let before = held_for(&me, Some("old"));
-        assert_eq!(candidate.judge(Some(&before)), Seen::Before("old".into()));
+        assert_eq!(
+            candidate.judge(Some(&before)),
+            KeyHolder::Before("old".into())
+        );
         candidate.new = false;
-        assert_eq!(candidate.judge(Some(&before)), Seen::Other("me".to_owned()));
+        assert_eq!(
+            candidate.judge(Some(&before)),
+            KeyHolder::Other("me".to_owned())
+        );
     }
 
     #[test]
     fn another_cluster_of_the_same_name_is_noticed() {
         let stranger = leader("me", "2");
         let judged = candidate().judge(Some(&held_for(&stranger, Some("theirs"))));
-        assert_eq!(judged, Seen::OtherCluster(stranger));
+        assert_eq!(judged, KeyHolder::OtherCluster(stranger));
     }
 
     #[test]
     fn a_lock_taken_by_hand_is_reported_by_its_session() {
         let by_hand = entry("maintenance", Some("theirs"));
         let judged = candidate().judge(Some(&by_hand));
-        assert_eq!(judged, Seen::Other("session theirs".to_owned()));
+        assert_eq!(judged, KeyHolder::Other("session theirs".to_owned()));
     }
 }

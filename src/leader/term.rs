@@ -12,7 +12,7 @@ use tower::{BoxError, buffer::BufferLayer, filter::FilterLayer, retry::RetryLaye
 use consul_client::{self as consul, clock::Moment};
 
 /// Number of requests to the API server that may wait at the gate.
-const QUEUE: usize = 1024;
+const MAX_QUEUED_REQUESTS: usize = 1024;
 
 /// The request would have changed something, and was not sent because this replica does not lead.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
@@ -86,7 +86,7 @@ impl Term {
         config.default_retry = false;
         let client = ClientBuilder::try_from(config)?
             .with_layer(&gate)
-            .with_layer(&BufferLayer::new(QUEUE))
+            .with_layer(&BufferLayer::new(MAX_QUEUED_REQUESTS))
             .with_layer(&RetryLayer::new(RetryPolicy::server_retry()))
             .build();
         Ok(client)
@@ -179,8 +179,8 @@ mod tests {
             matches!(renewal, Err(consul::Error::Decode(_))),
             "{renewal:?}"
         );
-        let after = server.received_requests().await.unwrap();
-        let after: Vec<_> = after[before..]
+        let received = server.received_requests().await.unwrap();
+        let after: Vec<_> = received[before..]
             .iter()
             .map(|request| request.url.path())
             .collect();

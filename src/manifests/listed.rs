@@ -7,18 +7,18 @@ use consul_semaphore_workload::{
     row::{Check, Failed, ManagedBy, Path, Requirement, Row, Scalar, Step, Value},
 };
 
-use super::rows::{Hold, Life, Writes, as_it_was_or, rest_of};
+use super::rows::{HoldChange, LifeExpressions, Writes, as_it_was_or, rest_of};
 
 /// Returns how the kind of a row is held and ends.
-pub(super) fn life(row: &Row) -> Life {
-    let manager = row.managed_by.as_ref();
-    let manager = manager.map(|ManagedBy { path, own }| (fields(path).into(), own.clone().into()));
+pub(super) fn life(row: &Row) -> LifeExpressions {
+    let field = row.managed_by.as_ref();
+    let manager = field.map(|ManagedBy { path, own }| (fields(path).into(), own.clone().into()));
     let templates: Vec<String> = row.pods.metadata.iter().map(maps).collect();
     let held = is(&row.life.hold.path, &row.life.hold.held);
-    Life {
+    LifeExpressions {
         freed: format!("!({held})").into(),
         held: held.into(),
-        hold: Hold::Patches(hold(&row.life.hold.path, &row.life.hold.held)),
+        hold: HoldChange::Patches(hold(&row.life.hold.path, &row.life.hold.held)),
         exempt: "false".into(),
         manager,
         ended: any(&row.life.finished).into(),
@@ -30,7 +30,7 @@ pub(super) fn life(row: &Row) -> Life {
 
 /// Returns what an object must be like to be held, in CEL and for people; `None` if anything will do.
 pub(super) fn requires(row: &Row) -> Option<Vec<(String, String)>> {
-    let requires = row.requires.iter().map(|requirement| {
+    let each = row.requires.iter().map(|requirement| {
         let Requirement {
             path,
             one_of,
@@ -46,7 +46,7 @@ pub(super) fn requires(row: &Row) -> Option<Vec<(String, String)>> {
         };
         (required, requirement.title())
     });
-    let requires: Vec<_> = requires.collect();
+    let requires: Vec<_> = each.collect();
     (!requires.is_empty()).then_some(requires)
 }
 
@@ -152,15 +152,15 @@ fn maps(path: &Path) -> String {
             format!("+ [{}]", maps.join(",\n  "))
         }
         Some((list, item)) => {
-            let item: Vec<String> = item
+            let steps: Vec<String> = item
                 .iter()
                 .filter_map(name)
                 .map(|name| format!("?{name}."))
                 .collect();
-            let item = item.concat();
+            let inner = steps.concat();
             let each = parts.map(|part| {
                 format!(
-                    "+ it.{}.orValue([]).map(item,\n  item.{item}?{part}.orValue({{}}))",
+                    "+ it.{}.orValue([]).map(item,\n  item.{inner}?{part}.orValue({{}}))",
                     rest(list)
                 )
             });
@@ -171,13 +171,13 @@ fn maps(path: &Path) -> String {
 
 /// The places in an object where the operator may write.
 #[derive(Default)]
-struct Open<'a> {
+struct WritableFields<'a> {
     inside: BTreeMap<&'a Step, Self>,
     /// Whether this place is a map with labels and annotations, of which the operator may write its own.
     metadata: bool,
 }
 
-impl<'a> Open<'a> {
+impl<'a> WritableFields<'a> {
     fn add(&mut self, steps: &'a [Step], metadata: bool) {
         match steps.split_first() {
             Some((first, steps)) => self.inside.entry(first).or_default().add(steps, metadata),
@@ -221,7 +221,7 @@ impl<'a> Open<'a> {
 /// Returns what the operator may write to the kind of a row.
 pub(super) fn writes(kind: &Kind, row: &Row) -> Writes {
     let life = &row.life;
-    let (mut spec, mut status) = (Open::default(), Open::default());
+    let (mut spec, mut status) = (WritableFields::default(), WritableFields::default());
     spec.add(&life.hold.path.steps()[1..], false);
     for path in &row.pods.metadata {
         spec.add(&path.steps()[1..], true);
@@ -245,14 +245,14 @@ pub(super) fn writes(kind: &Kind, row: &Row) -> Writes {
         }
         allowed.extend(failure(failed));
     }
-    let names = |open: &Open<'_>| -> Vec<String> {
+    let names = |open: &WritableFields<'_>| -> Vec<String> {
         let names = open.inside.keys().filter_map(|step| name(step));
         names.map(str::to_owned).collect()
     };
-    let inside = |part: &str, open: &Open<'_>| -> Vec<String> {
-        let inside = open.inside.iter();
-        let inside = inside.filter(|(_, inside)| inside.metadata || !inside.inside.is_empty());
-        inside
+    let inside = |part: &str, open: &WritableFields<'_>| -> Vec<String> {
+        let places = open.inside.iter();
+        let partly = places.filter(|(_, inside)| inside.metadata || !inside.inside.is_empty());
+        partly
             .filter_map(|(step, inside)| Some((name(step)?, inside)))
             .flat_map(|(name, inside)| inside.closed(&format!("it.?{part}.?{name}"), None))
             .collect()

@@ -16,15 +16,15 @@ pub(super) enum Policies {
     /// No policies, because only Kueue makes and changes the kind.
     OfKueue,
     /// Policies that are made from the way in which the kind is held and ends.
-    Own(Box<Life>),
+    Own(Box<LifeExpressions>),
 }
 
 /// The way in which a kind is held, and in which it ends.
-pub(super) struct Life {
+pub(super) struct LifeExpressions {
     /// Whether the object is held.
     pub(super) held: Cow<'static, str>,
     /// The change that holds the object.
-    pub(super) hold: Hold,
+    pub(super) hold: HoldChange,
     /// Whether the object is not held, and nothing else says that it is to end, so that its controller starts it.
     pub(super) freed: Cow<'static, str>,
     /// Whether the object does not run, or can't be held, although it is not held.
@@ -44,7 +44,7 @@ pub(super) struct Life {
 }
 
 /// The change that holds an object of a kind.
-pub(super) enum Hold {
+pub(super) enum HoldChange {
     /// A field and its value, for a JSON Patch. The schemas of some kinds know too little for an apply configuration.
     Field(&'static str, &'static str),
     /// A list of JSON Patches, which also makes the parents of the field.
@@ -91,7 +91,7 @@ fn any_of(kinds: &[OwnerKind]) -> String {
 }
 
 /// Returns whether another controller than the kind's own starts the object.
-pub(super) fn managed(life: &Life) -> String {
+pub(super) fn managed(life: &LifeExpressions) -> String {
     let queued = "'kueue.x-k8s.io/queue-name' in it.metadata.?labels.orValue({})";
     match &life.manager {
         Some((field, own)) => format!("(it.{field}.orValue('{own}') != '{own}'\n  || {queued})"),
@@ -113,9 +113,9 @@ pub(super) fn policies(kind: &Kind) -> Policies {
         Kind::Job => return Policies::OfJobs,
         Kind::KueueWorkload => return Policies::OfKueue,
         Kind::Listed(row) => listed::life(row),
-        Kind::JobSet => Life {
+        Kind::JobSet => LifeExpressions {
             held: "it.?spec.?suspend.orValue(false)".into(),
-            hold: Hold::Field("/spec/suspend", "true"),
+            hold: HoldChange::Field("/spec/suspend", "true"),
             freed: "!it.?spec.?suspend.orValue(false)".into(),
             exempt: "false".into(),
             manager: Some(managed_by("jobset.sigs.k8s.io/jobset-controller")),
@@ -128,9 +128,9 @@ pub(super) fn policies(kind: &Kind) -> Policies {
   job.?template.?spec.?template.?metadata.?labels.orValue({}))".into(),
             copied: "".into(),
         },
-        Kind::PipelineRun => Life {
+        Kind::PipelineRun => LifeExpressions {
             held: "it.?spec.?status.orValue('') == 'PipelineRunPending'".into(),
-            hold: Hold::Field("/spec/status", "'PipelineRunPending'"),
+            hold: HoldChange::Field("/spec/status", "'PipelineRunPending'"),
             freed: "it.?spec.?status.orValue('') == ''".into(),
             exempt: "it.?spec.?status.orValue('') == 'Cancelled'".into(),
             manager: Some(managed_by("tekton.dev/pipeline")),
@@ -139,9 +139,9 @@ pub(super) fn policies(kind: &Kind) -> Policies {
             templates: "".into(),
             copied: "".into(),
         },
-        Kind::TaskRun => Life {
+        Kind::TaskRun => LifeExpressions {
             held: "it.?spec.?status.orValue('') == 'TaskRunPending'".into(),
-            hold: Hold::Field("/spec/status", "'TaskRunPending'"),
+            hold: HoldChange::Field("/spec/status", "'TaskRunPending'"),
             freed: "it.?spec.?status.orValue('') == ''".into(),
             exempt: "it.?spec.?status.orValue('') == 'TaskRunCancelled'".into(),
             manager: Some(managed_by("tekton.dev/pipeline")),
@@ -150,9 +150,9 @@ pub(super) fn policies(kind: &Kind) -> Policies {
             templates: "".into(),
             copied: "".into(),
         },
-        Kind::Workflow => Life {
+        Kind::Workflow => LifeExpressions {
             held: "it.?spec.?suspend.orValue(false) && it.?status.?progress.orValue('') in ['', '0/0']".into(),
-            hold: Hold::Field("/spec/suspend", "true"),
+            hold: HoldChange::Field("/spec/suspend", "true"),
             freed: "!it.?spec.?suspend.orValue(false) && it.?spec.?shutdown.orValue('') == ''".into(),
             exempt: "!it.?spec.?suspend.orValue(false) && it.?spec.?shutdown.orValue('') == 'Terminate'".into(),
             manager: None,
@@ -161,9 +161,9 @@ pub(super) fn policies(kind: &Kind) -> Policies {
             templates: "+ [it.?spec.?podMetadata.?annotations.orValue({}), it.?spec.?podMetadata.?labels.orValue({})]".into(),
             copied: "".into(),
         },
-        Kind::Pod => Life {
+        Kind::Pod => LifeExpressions {
             held: "it.?spec.?schedulingGates.orValue([]).exists(gate, gate.name == 'consul-semaphore.io/slot')".into(),
-            hold: Hold::Spec(
+            hold: HoldChange::Spec(
                 "Object.spec{schedulingGates: [Object.spec.schedulingGates{name: 'consul-semaphore.io/slot'}]}",
             ),
             freed: "!it.?spec.?schedulingGates.orValue([]).exists(gate, gate.name == 'consul-semaphore.io/slot')".into(),

@@ -12,17 +12,17 @@ use kube::{Client, client::Body};
 use tower::{BoxError, service_fn};
 
 /// Largest number of objects in a page.
-pub(super) const MOST: u32 = 500;
+pub(super) const MAX_OBJECTS_PER_PAGE: u32 = 500;
 
 /// Largest number of bytes in a page with more than one object. The text of a page is in memory together with the
 /// objects that are read from it.
-const BYTES: usize = 8 * 1024 * 1024;
+const MAX_BYTES_PER_PAGE: usize = 8 * 1024 * 1024;
 
-/// Returns this client, with pages of lists that have at most [`BYTES`]. A page that would have more is dropped while
-/// it arrives, and is asked for again with half as many objects.
+/// Returns this client, with pages of lists that have at most [`MAX_BYTES_PER_PAGE`]. A page that would have more is
+/// dropped while it arrives, and is asked for again with half as many objects.
 pub(super) fn bounded(client: Client) -> Client {
     let namespace = client.default_namespace().to_owned();
-    let limit = Arc::new(AtomicU32::new(MOST));
+    let limit = Arc::new(AtomicU32::new(MAX_OBJECTS_PER_PAGE));
     let service = service_fn(move |request: Request<Body>| {
         let (client, limit) = (client.clone(), limit.clone());
         async move {
@@ -52,12 +52,16 @@ async fn list(
         request.headers_mut().clone_from(&head.headers);
         let (head, body) = client.send(request).await?.into_parts();
         // One object has a bound of its own.
-        let bound = if count == 1 { usize::MAX } else { BYTES };
+        let bound = if count == 1 {
+            usize::MAX
+        } else {
+            MAX_BYTES_PER_PAGE
+        };
         match Limited::new(body, bound).collect().await {
             Ok(body) => {
                 let body = body.to_bytes();
-                if body.len() <= BYTES / 4 {
-                    limit.store((count * 2).min(MOST), Ordering::Relaxed);
+                if body.len() <= MAX_BYTES_PER_PAGE / 4 {
+                    limit.store((count * 2).min(MAX_OBJECTS_PER_PAGE), Ordering::Relaxed);
                 }
                 return Ok(Response::from_parts(head, Body::from(body)));
             }

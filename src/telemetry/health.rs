@@ -8,7 +8,7 @@ const STARTING: &str = "not synced yet";
 
 /// The state that a part reports.
 #[derive(Debug)]
-enum State {
+enum PartState {
     Ready,
     /// The part is ready, and has a remark.
     ReadyAnd(Cow<'static, str>),
@@ -21,7 +21,7 @@ enum State {
 pub struct Health(Arc<watch::Sender<Parts>>);
 
 /// The report of each part, with a number that distinguishes the part from an earlier one of the same name.
-type Parts = BTreeMap<Cow<'static, str>, (Arc<()>, State)>;
+type Parts = BTreeMap<Cow<'static, str>, (Arc<()>, PartState)>;
 
 impl Default for Health {
     fn default() -> Self {
@@ -43,7 +43,7 @@ impl Health {
             health: self.clone(),
         };
         self.0.send_modify(|parts| {
-            let starting = State::Not(STARTING.into());
+            let starting = PartState::Not(STARTING.into());
             parts.insert(part.name.clone(), (part.itself.clone(), starting));
         });
         part
@@ -62,7 +62,7 @@ impl Health {
         }
         let mut lines = String::new();
         for (name, (_, state)) in parts.iter() {
-            if let State::Not(why) = state {
+            if let PartState::Not(why) = state {
                 // Writing to a String cannot fail.
                 let _ = writeln!(lines, "{name}: {why}");
             }
@@ -74,7 +74,7 @@ impl Health {
     pub fn remarks(&self) -> String {
         let mut lines = String::new();
         for (name, (_, state)) in self.0.borrow().iter() {
-            if let State::ReadyAnd(remark) = state {
+            if let PartState::ReadyAnd(remark) = state {
                 // Writing to a String cannot fail.
                 let _ = writeln!(lines, "{name}: {remark}");
             }
@@ -94,20 +94,20 @@ pub struct Part {
 impl Part {
     /// Reports that the part works.
     pub fn ready(&self) {
-        self.set(State::Ready);
+        self.set(PartState::Ready);
     }
 
     /// Reports that the part works, with this remark (one line, for people).
     pub fn ready_and(&self, remark: impl Into<Cow<'static, str>>) {
-        self.set(State::ReadyAnd(remark.into()));
+        self.set(PartState::ReadyAnd(remark.into()));
     }
 
     /// Reports that the part does not work, for this reason (one line, for people).
     pub fn not_ready(&self, why: impl Into<Cow<'static, str>>) {
-        self.set(State::Not(why.into()));
+        self.set(PartState::Not(why.into()));
     }
 
-    fn set(&self, state: State) {
+    fn set(&self, state: PartState) {
         self.health.0.send_modify(|parts| {
             if let Some(part) = parts.get_mut(&self.name)
                 && self.is(part)
@@ -118,7 +118,7 @@ impl Part {
     }
 
     /// Returns whether the entry is this part's own, which no other part has replaced.
-    fn is(&self, (part, _): &(Arc<()>, State)) -> bool {
+    fn is(&self, (part, _): &(Arc<()>, PartState)) -> bool {
         Arc::ptr_eq(part, &self.itself)
     }
 }

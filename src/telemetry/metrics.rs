@@ -52,36 +52,36 @@ impl SemaphoreLabels {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Reason {
+struct ReasonLabel {
     reason: &'static str,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Readiness {
+struct ReadinessLabels {
     namespace: String,
     semaphore: String,
     reason: &'static str,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Resource {
+struct ResourceLabel {
     resource: Arc<str>,
 }
 
 /// The kind of a workload. There are few values, because every kind has to be switched on.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct WorkloadKind {
+struct WorkloadKindLabel {
     kind: Arc<str>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Call {
+struct CallLabels {
     kind: &'static str,
     result: &'static str,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Kind {
+struct CallKindLabel {
     kind: &'static str,
 }
 
@@ -95,12 +95,12 @@ pub struct Metrics(Arc<Inner>);
 struct Inner {
     registry: Registry,
     reconciles: Counter,
-    reconcile_errors: Family<Reason, Counter>,
+    reconcile_errors: Family<ReasonLabel, Counter>,
     reconcile_duration: Histogram,
     grants: Family<SemaphoreLabels, Counter>,
     releases: Family<SemaphoreLabels, Counter>,
     losses: Family<SemaphoreLabels, Counter>,
-    starts: Family<WorkloadKind, Counter>,
+    starts: Family<WorkloadKindLabel, Counter>,
     waits: Histograms<SemaphoreLabels>,
     held: Family<SemaphoreLabels, Gauge>,
     waiting: Family<SemaphoreLabels, Gauge>,
@@ -108,16 +108,16 @@ struct Inner {
     limit: Family<SemaphoreLabels, Gauge>,
     next_start: Family<SemaphoreLabels, Gauge>,
     window_opens: Family<SemaphoreLabels, Gauge>,
-    ready: Family<Readiness, Gauge>,
+    ready: Family<ReadinessLabels, Gauge>,
     /// Reason that each semaphore shows in `ready`.
     reasons: Mutex<HashMap<SemaphoreLabels, &'static str>>,
-    watch_errors: Family<Resource, Counter>,
+    watch_errors: Family<ResourceLabel, Counter>,
     sessions: Gauge,
     leader: Gauge,
-    consul_calls: Family<Call, Counter>,
-    consul_call_duration: Histograms<Kind>,
+    consul_calls: Family<CallLabels, Counter>,
+    consul_call_duration: Histograms<CallKindLabel>,
     events_dropped: Counter,
-    spans_dropped: Family<Reason, Counter>,
+    spans_dropped: Family<ReasonLabel, Counter>,
     consul_memory: Gauge,
     consul_memory_limit: Gauge,
     /// Reading of the bytes of this memory that are in use.
@@ -233,7 +233,7 @@ impl Metrics {
         if let Err(reason) = result {
             self.0
                 .reconcile_errors
-                .get_or_create(&Reason { reason })
+                .get_or_create(&ReasonLabel { reason })
                 .inc();
         }
     }
@@ -252,7 +252,7 @@ impl Metrics {
     pub fn started(&self, kind: &str) {
         let kind = kind.into();
         let starts = &self.0.starts;
-        starts.get_or_create(&WorkloadKind { kind }).inc();
+        starts.get_or_create(&WorkloadKindLabel { kind }).inc();
     }
 
     /// Counts a slot that a Job gave back.
@@ -363,11 +363,11 @@ impl Metrics {
     pub fn consul_call(&self, kind: &'static str, result: &'static str, took: Duration) {
         self.0
             .consul_calls
-            .get_or_create(&Call { kind, result })
+            .get_or_create(&CallLabels { kind, result })
             .inc();
         self.0
             .consul_call_duration
-            .get_or_create(&Kind { kind })
+            .get_or_create(&CallKindLabel { kind })
             .observe(took.as_secs_f64());
     }
 
@@ -375,7 +375,7 @@ impl Metrics {
     pub fn watch_failed(&self, resource: &str) {
         let resource = resource.into();
         let errors = &self.0.watch_errors;
-        errors.get_or_create(&Resource { resource }).inc();
+        errors.get_or_create(&ResourceLabel { resource }).inc();
     }
 
     /// Counts a Kubernetes event that was not written, because its namespace had too many pending.
@@ -394,7 +394,7 @@ impl Metrics {
     pub(super) fn spans_dropped(&self, count: usize, reason: &'static str) {
         self.0
             .spans_dropped
-            .get_or_create(&Reason { reason })
+            .get_or_create(&ReasonLabel { reason })
             .inc_by(count.try_into().unwrap_or(u64::MAX));
     }
 
@@ -430,12 +430,12 @@ fn gauge(count: usize) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
 }
 
-fn readiness(semaphore: &SemaphoreLabels, reason: &'static str) -> Readiness {
+fn readiness(semaphore: &SemaphoreLabels, reason: &'static str) -> ReadinessLabels {
     let SemaphoreLabels {
         namespace,
         semaphore,
     } = semaphore.clone();
-    Readiness {
+    ReadinessLabels {
         namespace,
         semaphore,
         reason,

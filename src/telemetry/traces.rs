@@ -30,7 +30,7 @@ use super::{Metrics, VERSION};
 const PROGRAM: &str = "consul-semaphore-operator";
 
 /// Number of spans that may be queued; more are dropped, and counted.
-const QUEUE: usize = 2048;
+const MAX_QUEUED_SPANS: usize = 2048;
 
 /// Number of spans that are sent at once.
 const BATCH: usize = 512;
@@ -39,7 +39,7 @@ const BATCH: usize = 512;
 const COALESCE: Duration = Duration::from_millis(200);
 
 /// Longest timeout of an export, whatever the environment allows, because all other exports wait for it.
-const LONGEST: Duration = Duration::from_secs(30);
+const LONGEST_EXPORT: Duration = Duration::from_secs(30);
 
 /// Reason for a dropped span: the queue was full, because the collector did not accept spans.
 pub(super) const QUEUE_FULL: &str = "queue_full";
@@ -95,7 +95,7 @@ impl Traces {
         let mut exporter = SpanExporter::builder().with_http().build()?;
         exporter.set_resource(&resource());
         metrics.count_spans();
-        let (queue, due) = mpsc::channel(QUEUE);
+        let (queue, due) = mpsc::channel(MAX_QUEUED_SPANS);
         let sending = send(exporter, due, metrics.clone());
         Ok((Self(Some((queue, metrics.clone()))), sending))
     }
@@ -127,7 +127,7 @@ async fn send(exporter: SpanExporter, mut due: mpsc::Receiver<Span>, metrics: Me
         }
         let spans: Vec<_> = batch.drain(..).map(|span| data(span, &scope)).collect();
         let count = spans.len();
-        let sent = timeout(LONGEST, exporter.export(spans)).await;
+        let sent = timeout(LONGEST_EXPORT, exporter.export(spans)).await;
         let problem = sent.map_or_else(|_| Some("no answer".to_owned()), problem);
         if let Some(problem) = &problem {
             metrics.spans_dropped(count, NOT_TAKEN);

@@ -7,7 +7,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 
-use crate::auth::{self, Reviews, Right, Token, User};
+use crate::auth::{self, Reviews, Right, Token, TokenUser};
 
 /// The header with the page's token. Unlike `Authorization`, it passes through the API server's own proxy, and no
 /// form or image of another site can make a browser send it.
@@ -33,7 +33,7 @@ pub(super) enum Pass {
         /// Address of the client that shows the token.
         address: Arc<str>,
         /// User of the token.
-        user: Arc<User>,
+        user: Arc<TokenUser>,
     },
     /// The client has no token, and needs none.
     Anybody,
@@ -41,7 +41,7 @@ pub(super) enum Pass {
 
 /// The reason why a client is refused.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Refusal {
+pub(super) enum PageRefusal {
     /// The client is not known, or can't be authenticated now.
     #[error(transparent)]
     Auth(#[from] auth::Refusal),
@@ -59,7 +59,7 @@ impl Guard {
         &self,
         headers: &HeaderMap,
         address: &Arc<str>,
-    ) -> Result<Pass, Refusal> {
+    ) -> Result<Pass, PageRefusal> {
         comes_from_here(headers)?;
         match self {
             Self::Open => is_for_loopback(headers).map(|()| Pass::Anybody),
@@ -80,7 +80,7 @@ impl Guard {
         &self,
         pass: &Pass,
         namespace: Option<&Arc<str>>,
-    ) -> Result<bool, Refusal> {
+    ) -> Result<bool, PageRefusal> {
         match (self, pass) {
             (Self::Asks(reviews), Pass::Bearer { user, .. }) => {
                 let right = Right::SeeSemaphores(namespace.cloned());
@@ -92,7 +92,7 @@ impl Guard {
     }
 
     /// Checks again whether the client is still accepted.
-    pub(super) async fn renew(&self, pass: &mut Pass) -> Result<(), Refusal> {
+    pub(super) async fn renew(&self, pass: &mut Pass) -> Result<(), PageRefusal> {
         if let (
             Self::Asks(reviews),
             Pass::Bearer {
@@ -127,10 +127,10 @@ fn token(headers: &HeaderMap) -> Option<Token> {
 
 /// Refuses requests that come from another site. Its page can make a browser send any request, though it can't read
 /// the answer. Clients other than browsers don't set this header.
-fn comes_from_here(headers: &HeaderMap) -> Result<(), Refusal> {
+fn comes_from_here(headers: &HeaderMap) -> Result<(), PageRefusal> {
     match headers.get(FETCHED_FROM).map(http::HeaderValue::as_bytes) {
         None | Some(b"same-origin" | b"none") => Ok(()),
-        Some(_) => Err(Refusal::Foreign(
+        Some(_) => Err(PageRefusal::Foreign(
             "this request was sent by a page of another site",
         )),
     }
@@ -138,20 +138,20 @@ fn comes_from_here(headers: &HeaderMap) -> Result<(), Refusal> {
 
 /// Refuses requests for a name that is not a loopback name. A site can let its own name resolve to this machine (DNS
 /// rebinding), and read what a browser receives under that name.
-fn is_for_loopback(headers: &HeaderMap) -> Result<(), Refusal> {
+fn is_for_loopback(headers: &HeaderMap) -> Result<(), PageRefusal> {
     let host = headers
         .get(header::HOST)
         .and_then(|value| value.to_str().ok());
     let authority: Option<http::uri::Authority> = host.and_then(|host| host.parse().ok());
     match authority.as_ref().map(http::uri::Authority::host) {
         Some("localhost" | "127.0.0.1" | "[::1]") => Ok(()),
-        _ => Err(Refusal::Foreign(
+        _ => Err(PageRefusal::Foreign(
             "without a login this page is served only at http://localhost, http://127.0.0.1 and http://[::1]",
         )),
     }
 }
 
-impl IntoResponse for Refusal {
+impl IntoResponse for PageRefusal {
     fn into_response(self) -> Response {
         let status = match self {
             Self::Auth(refusal) => return refusal.into_response(),
@@ -219,7 +219,7 @@ mod tests {
             .await
             .err()
             .unwrap();
-        assert!(matches!(refusal, Refusal::Auth(auth::Refusal::NoToken)));
+        assert!(matches!(refusal, PageRefusal::Auth(auth::Refusal::NoToken)));
         let response = refusal.into_response();
         assert_eq!(response.status(), StatusCode::UNAUTHORIZED);
         assert_eq!(response.headers()[header::WWW_AUTHENTICATE], "Bearer");

@@ -6,7 +6,7 @@ use serde::Serialize;
 /// The holder of a slot, for people.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Holder<'a> {
-    kind: Kind,
+    kind: HolderType,
     /// Kind of a workload that is not a Job.
     #[serde(skip_serializing_if = "Option::is_none")]
     workload: Option<&'a str>,
@@ -22,7 +22,7 @@ pub(super) struct Holder<'a> {
 /// The kind of holder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-enum Kind {
+enum HolderType {
     /// A Job of a cluster with this operator holds the slot.
     Job,
     /// Another workload of such a cluster holds the slot.
@@ -45,25 +45,25 @@ impl<'a> Holder<'a> {
             place,
         };
         let Some(text) = text else {
-            return of(Kind::Unknown, None, None);
+            return of(HolderType::Unknown, None, None);
         };
         if let Some(node) = text.strip_prefix("on ") {
-            return of(Kind::Program, None, Some(node));
+            return of(HolderType::Program, None, Some(node));
         }
         if let Some((name, node)) = text.rsplit_once(" on ") {
-            return of(Kind::Program, Some(name), Some(node));
+            return of(HolderType::Program, Some(name), Some(node));
         }
         match text.split_once(' ') {
-            Some((_, name)) if name.contains(' ') => of(Kind::Unknown, Some(text), None),
+            Some((_, name)) if name.contains(' ') => of(HolderType::Unknown, Some(text), None),
             Some((cluster, name)) if name.contains('/') => match other_workload(name) {
                 Some((workload, name)) => Self {
                     workload: Some(workload),
-                    ..of(Kind::Workload, Some(name), Some(cluster))
+                    ..of(HolderType::Workload, Some(name), Some(cluster))
                 },
-                None => of(Kind::Job, Some(name), Some(cluster)),
+                None => of(HolderType::Job, Some(name), Some(cluster)),
             },
-            Some((host, name)) => of(Kind::Process, Some(name), Some(host)),
-            None => of(Kind::Unknown, Some(text), None),
+            Some((host, name)) => of(HolderType::Process, Some(name), Some(host)),
+            None => of(HolderType::Unknown, Some(text), None),
         }
     }
 }
@@ -80,7 +80,7 @@ mod tests {
     use super::*;
     use consul_semaphore::{Cluster, ContenderBody, Identity, KindName};
 
-    fn read(text: &str) -> (Kind, Option<&str>, Option<&str>) {
+    fn read(text: &str) -> (HolderType, Option<&str>, Option<&str>) {
         let holder = Holder::read(Some(text));
         (holder.kind, holder.name, holder.place)
     }
@@ -106,18 +106,22 @@ mod tests {
             let time = jiff::Timestamp::UNIX_EPOCH;
             ContenderBody::new(&cluster, identity, time, false).holder()
         };
-        let job = (Kind::Job, Some("batch/migrate-42"), Some("prod-eu"));
+        let job = (HolderType::Job, Some("batch/migrate-42"), Some("prod-eu"));
         assert_eq!(read(&said(&identity)), job);
         identity.kind = "JobSet".into();
         let set = said(&identity);
         assert_eq!(
             read(&set),
-            (Kind::Workload, Some("batch/migrate-42"), Some("prod-eu"))
+            (
+                HolderType::Workload,
+                Some("batch/migrate-42"),
+                Some("prod-eu")
+            )
         );
         assert_eq!(Holder::read(Some(&set)).workload, Some("JobSet"));
         identity.kind = KindName::default();
         identity.namespace = "-".into();
-        let process = (Kind::Process, Some("migrate-42"), Some("prod-eu"));
+        let process = (HolderType::Process, Some("migrate-42"), Some("prod-eu"));
         assert_eq!(read(&said(&identity)), process);
     }
 
@@ -125,23 +129,23 @@ mod tests {
     fn programs_are_known_by_their_sessions() {
         assert_eq!(
             read("Consul semaphore on web-1"),
-            (Kind::Program, Some("Consul semaphore"), Some("web-1"))
+            (HolderType::Program, Some("Consul semaphore"), Some("web-1"))
         );
-        assert_eq!(read("on web-1"), (Kind::Program, None, Some("web-1")));
+        assert_eq!(read("on web-1"), (HolderType::Program, None, Some("web-1")));
         assert_eq!(
             read("a on b on c"),
-            (Kind::Program, Some("a on b"), Some("c"))
+            (HolderType::Program, Some("a on b"), Some("c"))
         );
     }
 
     #[test]
     fn what_is_of_no_form_is_shown_as_it_is() {
         for text in ["", "x", "a b c", "a b/c d"] {
-            assert_eq!(read(text), (Kind::Unknown, Some(text), None));
+            assert_eq!(read(text), (HolderType::Unknown, Some(text), None));
         }
         let Holder {
             kind, name, place, ..
         } = Holder::read(None);
-        assert_eq!((kind, name, place), (Kind::Unknown, None, None));
+        assert_eq!((kind, name, place), (HolderType::Unknown, None, None));
     }
 }

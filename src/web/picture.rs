@@ -14,11 +14,11 @@ use serde_json::value::{RawValue, to_raw_value};
 use super::{trend::Trend, view::View};
 
 /// Number of deleted semaphores that are remembered. A reader that is further behind starts again.
-const GONE: usize = 1_000;
+const REMEMBERED_DELETIONS: usize = 1_000;
 
 /// The name of a semaphore.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Name {
+pub(super) struct SemaphoreName {
     pub(super) namespace: Arc<str>,
     pub(super) name: Arc<str>,
 }
@@ -28,10 +28,10 @@ pub(super) struct Name {
 pub(super) struct Picture {
     /// Number of the last change.
     number: u64,
-    semaphores: BTreeMap<Name, Entry>,
+    semaphores: BTreeMap<SemaphoreName, Entry>,
     /// Last change of each semaphore, including deleted ones.
-    changes: BTreeMap<u64, Name>,
-    gone: VecDeque<(u64, Name)>,
+    changes: BTreeMap<u64, SemaphoreName>,
+    gone: VecDeque<(u64, SemaphoreName)>,
     /// Number of the last deletion that is forgotten. All earlier deletions are forgotten, too.
     forgotten: u64,
     /// Problem of each watch; `None` once the watch has listed everything.
@@ -41,13 +41,13 @@ pub(super) struct Picture {
 struct Entry {
     number: u64,
     /// Text of the semaphore; `None` if the semaphore was deleted.
-    shown: Option<Arc<Shown>>,
+    shown: Option<Arc<ShownSemaphore>>,
     trend: Trend,
 }
 
 /// A semaphore in the form in which it is sent.
 #[derive(Debug, serde::Serialize)]
-pub(super) struct Shown {
+pub(super) struct ShownSemaphore {
     is: Box<RawValue>,
     trend: Box<RawValue>,
 }
@@ -58,7 +58,7 @@ pub(super) struct Changes {
     /// Number of the last of these changes.
     pub(super) number: u64,
     /// Current state of the semaphores; `None` for a deleted one.
-    pub(super) semaphores: Vec<(Name, Option<Arc<Shown>>)>,
+    pub(super) semaphores: Vec<(SemaphoreName, Option<Arc<ShownSemaphore>>)>,
 }
 
 impl Picture {
@@ -85,7 +85,7 @@ impl Picture {
     }
 
     /// Sets a semaphore's current state; returns whether it has changed.
-    pub(super) fn put(&mut self, name: &Name, view: &View<'_>, now: i64) -> bool {
+    pub(super) fn put(&mut self, name: &SemaphoreName, view: &View<'_>, now: i64) -> bool {
         let Ok(is) = to_raw_value(view) else {
             // The keys are texts and the values plain, so writing them cannot fail.
             return false;
@@ -97,7 +97,7 @@ impl Picture {
         }
         let mut trend = before.map(|entry| entry.trend.clone()).unwrap_or_default();
         view.add_to(&mut trend, now);
-        let Ok(shown) = to_raw_value(&trend).map(|trend| Shown { is, trend }) else {
+        let Ok(shown) = to_raw_value(&trend).map(|trend| ShownSemaphore { is, trend }) else {
             return false;
         };
         self.set(name, Some(Arc::new(shown)), trend);
@@ -105,14 +105,14 @@ impl Picture {
     }
 
     /// Removes a semaphore that was deleted; returns whether it was known.
-    pub(super) fn remove(&mut self, name: &Name) -> bool {
+    pub(super) fn remove(&mut self, name: &SemaphoreName) -> bool {
         let there = self.semaphores.get(name);
         if there.is_none_or(|entry| entry.shown.is_none()) {
             return false;
         }
         self.set(name, None, Trend::default());
         self.gone.push_back((self.number, name.clone()));
-        if self.gone.len() > GONE
+        if self.gone.len() > REMEMBERED_DELETIONS
             && let Some((number, name)) = self.gone.pop_front()
         {
             self.forgotten = number;
@@ -126,9 +126,9 @@ impl Picture {
     }
 
     /// Returns the names of the existing semaphores, in one namespace or in all.
-    pub(super) fn names(&self, namespace: Option<&str>) -> Vec<Name> {
-        let there = self.semaphores.iter();
-        let there = there.filter(|(name, entry)| {
+    pub(super) fn names(&self, namespace: Option<&str>) -> Vec<SemaphoreName> {
+        let entries = self.semaphores.iter();
+        let there = entries.filter(|(name, entry)| {
             entry.shown.is_some() && namespace.is_none_or(|namespace| *name.namespace == *namespace)
         });
         there.map(|(name, _)| name.clone()).collect()
@@ -153,7 +153,7 @@ impl Picture {
         Some(changes)
     }
 
-    fn set(&mut self, name: &Name, shown: Option<Arc<Shown>>, trend: Trend) {
+    fn set(&mut self, name: &SemaphoreName, shown: Option<Arc<ShownSemaphore>>, trend: Trend) {
         self.number += 1;
         let entry = Entry {
             number: self.number,
@@ -174,8 +174,8 @@ mod tests {
     use super::*;
     use consul_semaphore_api::{ConsulSemaphore, ConsulSemaphoreStatus};
 
-    fn name(name: &str) -> Name {
-        Name {
+    fn name(name: &str) -> SemaphoreName {
+        SemaphoreName {
             namespace: "batch".into(),
             name: name.into(),
         }
@@ -197,13 +197,13 @@ mod tests {
     /// Returns names with how many slots are held, and the number to continue from.
     fn after(picture: &Picture, number: u64, most: usize) -> (Vec<(String, Option<i64>)>, u64) {
         let changes = picture.after(number, most).unwrap();
-        let held = |shown: Arc<Shown>| {
+        let held = |shown: Arc<ShownSemaphore>| {
             let shown = serde_json::to_value(&*shown).unwrap();
             shown["is"]["held"].as_i64().unwrap()
         };
-        let seen = changes.semaphores.into_iter();
-        let seen = seen.map(|(name, shown)| (name.name.to_string(), shown.map(held)));
-        (seen.collect(), changes.number)
+        let named = |(name, shown): (SemaphoreName, Option<_>)| (name.name.to_string(), shown.map(held));
+        let seen = changes.semaphores.into_iter().map(named).collect();
+        (seen, changes.number)
     }
 
     #[test]
@@ -263,12 +263,12 @@ mod tests {
             put(picture, called, 0, 0);
             picture.remove(&name(called));
         };
-        for number in 0..GONE {
+        for number in 0..REMEMBERED_DELETIONS {
             come_and_go(&mut picture, &number.to_string());
         }
         assert_eq!(
             picture.after(seen, usize::MAX).unwrap().semaphores.len(),
-            GONE
+            REMEMBERED_DELETIONS
         );
         for _ in 0..2 {
             come_and_go(&mut picture, "one more");
@@ -281,7 +281,9 @@ mod tests {
             picture.gone.len(),
         );
         assert!(
-            kept.0 <= GONE + 1 && kept.1 <= GONE + 1 && kept.2 == GONE,
+            kept.0 <= REMEMBERED_DELETIONS + 1
+                && kept.1 <= REMEMBERED_DELETIONS + 1
+                && kept.2 == REMEMBERED_DELETIONS,
             "{kept:?}"
         );
     }
@@ -291,8 +293,8 @@ mod tests {
     fn a_day_takes_no_more_than_an_hour() {
         let mut picture = Picture::default();
         let kept = |picture: &Picture| {
-            let shown = picture.semaphores.values();
-            let shown = shown.filter_map(|entry| entry.shown.as_ref());
+            let entries = picture.semaphores.values();
+            let shown = entries.filter_map(|entry| entry.shown.as_ref());
             let bytes = shown.map(|shown| shown.is.get().len() + shown.trend.get().len());
             [
                 bytes.sum(),

@@ -5,10 +5,10 @@ use std::{collections::HashMap, fmt, sync::Arc};
 use parking_lot::Mutex;
 
 /// Number of pages that may be open in total.
-pub(super) const ALL: usize = 64;
+pub(super) const MAX_PAGES: usize = 64;
 
 /// Number of pages that one tenant may open. Without authentication, all clients may use all places.
-pub(super) const EACH: usize = 12;
+pub(super) const MAX_PAGES_PER_TENANT: usize = 12;
 
 /// The prefix of every `ServiceAccount`'s user name, before its namespace.
 const SERVICE_ACCOUNT: &str = "system:serviceaccount:";
@@ -39,8 +39,8 @@ impl Tenant {
     /// Returns the number of places that the tenant may have.
     fn most(&self) -> usize {
         match self {
-            Self::Namespace(_) | Self::User(_) => EACH,
-            Self::Anybody => ALL,
+            Self::Namespace(_) | Self::User(_) => MAX_PAGES_PER_TENANT,
+            Self::Anybody => MAX_PAGES,
         }
     }
 }
@@ -61,36 +61,36 @@ impl fmt::Display for Tenant {
 pub(super) struct Places(Arc<Mutex<HashMap<Tenant, usize>>>);
 
 /// The place of one open page, until it is dropped.
-pub(super) struct Place {
+pub(super) struct PagePlace {
     places: Places,
     tenant: Tenant,
 }
 
 impl Places {
     /// Takes a place for this user, or returns why there is none.
-    pub(super) fn take(&self, user: Option<Arc<str>>) -> Result<Place, String> {
+    pub(super) fn take(&self, user: Option<Arc<str>>) -> Result<PagePlace, String> {
         let tenant = Tenant::of(user);
         let mut taken = self.0.lock();
-        if taken.values().sum::<usize>() >= ALL {
+        if taken.values().sum::<usize>() >= MAX_PAGES {
             return Err(format!(
-                "this replica shows {ALL} open pages already, and no more: close one, or ask another replica"
+                "this replica shows {MAX_PAGES} open pages already, and no more: close one, or ask another replica"
             ));
         }
         let own = taken.entry(tenant.clone()).or_default();
         if *own >= tenant.most() {
             return Err(format!(
-                "{tenant} {EACH} open pages here already, and no more: close one"
+                "{tenant} {MAX_PAGES_PER_TENANT} open pages here already, and no more: close one"
             ));
         }
         *own += 1;
-        Ok(Place {
+        Ok(PagePlace {
             places: self.clone(),
             tenant,
         })
     }
 }
 
-impl Drop for Place {
+impl Drop for PagePlace {
     fn drop(&mut self) {
         let mut taken = self.places.0.lock();
         if let Some(own) = taken.get_mut(&self.tenant) {
@@ -111,23 +111,23 @@ mod tests {
         let places = Places::default();
         let user = |number: usize| Some(format!("user-{number}").into());
         let mut taken = Vec::new();
-        for _ in 0..EACH {
+        for _ in 0..MAX_PAGES_PER_TENANT {
             taken.push(places.take(user(0)).ok().unwrap());
         }
         let refusal = places.take(user(0)).err().unwrap();
         assert!(refusal.starts_with("you have 12 open pages"), "{refusal}");
-        for number in EACH..ALL {
+        for number in MAX_PAGES_PER_TENANT..MAX_PAGES {
             taken.push(places.take(user(number)).ok().unwrap());
         }
-        let refusal = places.take(user(ALL)).err().unwrap();
+        let refusal = places.take(user(MAX_PAGES)).err().unwrap();
         assert!(refusal.starts_with("this replica shows 64"), "{refusal}");
         taken.pop();
-        taken.push(places.take(user(ALL)).ok().unwrap());
+        taken.push(places.take(user(MAX_PAGES)).ok().unwrap());
         taken.clear();
         assert!(places.0.lock().is_empty());
 
         // Without authentication there may be many clients.
-        taken.extend((0..ALL).map(|_| places.take(None).ok().unwrap()));
+        taken.extend((0..MAX_PAGES).map(|_| places.take(None).ok().unwrap()));
         assert!(places.take(None).is_err());
     }
 
@@ -158,13 +158,13 @@ mod tests {
         };
         let mut taken = Vec::new();
         let mut refusal = String::new();
-        for number in 0..ALL {
+        for number in 0..MAX_PAGES {
             match places.take(viewer("team-a", number)) {
                 Ok(place) => taken.push(place),
                 Err(why) => refusal = why,
             }
         }
-        assert_eq!(taken.len(), EACH);
+        assert_eq!(taken.len(), MAX_PAGES_PER_TENANT);
         assert!(
             refusal.starts_with("the ServiceAccounts of the namespace team-a have 12"),
             "{refusal}"

@@ -11,7 +11,7 @@ use axum::{
     routing::get,
 };
 
-use super::{AppState, guard::Refusal, stream};
+use super::{AppState, guard::PageRefusal, stream};
 use crate::connections::Connection;
 
 const HTML: &str = include_str!("page/index.html");
@@ -55,7 +55,7 @@ async fn events(
     State(app): State<Arc<AppState>>,
     Extension(connection): Extension<Connection>,
     headers: HeaderMap,
-) -> Result<impl IntoResponse, Refusal> {
+) -> Result<impl IntoResponse, PageRefusal> {
     let pass = app.guard.admit(&headers, connection.address()).await?;
     let events = stream::open(app, pass).await?;
     // There are fewer places than connections.

@@ -23,9 +23,9 @@ use tokio::{sync::watch, time::sleep};
 
 use super::{
     AppState,
-    guard::{Pass, Refusal},
-    picture::{Changes, Picture, Shown},
-    places::Place,
+    guard::{PageRefusal, Pass},
+    picture::{Changes, Picture, ShownSemaphore},
+    places::PagePlace,
 };
 use crate::telemetry;
 use consul_client::clock::{self, Moment};
@@ -34,25 +34,25 @@ use consul_client::clock::{self, Moment};
 const CHUNK: usize = 32;
 
 /// Least time between two events with changes.
-const PACE: Duration = Duration::from_millis(250);
+const MIN_CHANGE_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Time between two checks of the state of this replica.
-const LOOK: Duration = Duration::from_secs(2);
+const STATE_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Time between two checks of the user's rights. Answers of the API server are valid for a shorter time.
-const CHECK: Duration = Duration::from_secs(45);
+const RIGHTS_CHECK_INTERVAL: Duration = Duration::from_secs(45);
 
 /// Time between two comments that show that the connection lives.
-const ALIVE: Duration = Duration::from_secs(10);
+const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Time after which the browser reconnects: well before its connection is closed.
-const LASTS: Duration = Duration::from_mins(10);
+const RECONNECT_AFTER: Duration = Duration::from_mins(10);
 
 /// A page that is open.
-struct Open {
+struct OpenPage {
     app: Arc<AppState>,
     pass: Pass,
-    _place: Place,
+    _place: PagePlace,
     picture: watch::Receiver<Picture>,
     /// Number of the last change that was sent.
     seen: u64,
@@ -61,7 +61,7 @@ struct Open {
     /// Whether the next change waits a moment for more changes.
     pause: bool,
     /// Last state of this replica that was sent.
-    told: Option<Operator>,
+    told: Option<ReplicaState>,
     sees: Sight,
     check: Moment,
     end: Moment,
@@ -95,7 +95,7 @@ impl Sight {
 
 /// The state of this replica, as the page shows it.
 #[derive(Clone, PartialEq, Eq, Serialize)]
-struct Operator {
+struct ReplicaState {
     /// Problems of the replica.
     obstacles: String,
     /// Other remarks, such as who leads.
@@ -106,17 +106,17 @@ struct Operator {
 
 #[derive(Serialize)]
 struct Change<'a> {
-    semaphores: Vec<&'a Shown>,
+    semaphores: Vec<&'a ShownSemaphore>,
     gone: Vec<String>,
 }
 
 /// Returns the events for an accepted client.
-pub(super) async fn open(app: Arc<AppState>, pass: Pass) -> Result<impl IntoResponse, Refusal> {
-    let place = app.places.take(pass.user()).map_err(Refusal::Full)?;
+pub(super) async fn open(app: Arc<AppState>, pass: Pass) -> Result<impl IntoResponse, PageRefusal> {
+    let place = app.places.take(pass.user()).map_err(PageRefusal::Full)?;
     // A client that may see nothing is refused before the answer begins.
     let all = app.guard.shows(&pass, None).await?;
     let now = Moment::now();
-    let open = Open {
+    let open = OpenPage {
         picture: app.picture.subscribe(),
         app,
         pass,
@@ -130,13 +130,13 @@ pub(super) async fn open(app: Arc<AppState>, pass: Pass) -> Result<impl IntoResp
             all,
             others: HashMap::new(),
         },
-        check: now + CHECK,
-        end: now + LASTS,
+        check: now + RIGHTS_CHECK_INTERVAL,
+        end: now + RECONNECT_AFTER,
     };
-    Ok(Sse::new(open.events()).keep_alive(KeepAlive::new().interval(ALIVE)))
+    Ok(Sse::new(open.events()).keep_alive(KeepAlive::new().interval(KEEP_ALIVE_INTERVAL)))
 }
 
-impl Open {
+impl OpenPage {
     fn events(self) -> impl Stream<Item = Result<Event, Infallible>> {
         stream::unfold(Some(self), |open| async move {
             let mut open = open?;
@@ -151,14 +151,14 @@ impl Open {
     }
 
     /// Returns the next event; `None` to start again.
-    async fn next(&mut self) -> Result<Option<Event>, Refusal> {
+    async fn next(&mut self) -> Result<Option<Event>, PageRefusal> {
         if !std::mem::replace(&mut self.begun, true) {
             return Ok(Some(self.begin()));
         }
         loop {
             // There is no pause before everything was sent once.
             if std::mem::take(&mut self.pause) {
-                sleep(PACE).await;
+                sleep(MIN_CHANGE_INTERVAL).await;
             }
             let now = Moment::now();
             if now >= self.end || (now >= self.check && !self.sees_the_same().await?) {
@@ -190,7 +190,7 @@ impl Open {
             tokio::select! {
                 // The sender outlives every page, so there is no error.
                 _ = self.picture.changed() => {}
-                () = sleep(LOOK) => {}
+                () = sleep(STATE_INTERVAL) => {}
             }
         }
     }
@@ -208,15 +208,15 @@ impl Open {
     /// Returns the state of this replica, if it has changed.
     fn operator(&mut self) -> Option<Event> {
         let health = &self.app.telemetry.health;
-        let operator = Operator {
+        let whole = ReplicaState {
             obstacles: health.obstacles(),
             remarks: health.remarks(),
             trouble: self.picture.borrow().trouble(),
         };
         let operator = Some(if self.sees.anything() {
-            operator
+            whole
         } else {
-            operator.in_brief()
+            whole.in_brief()
         });
         let news = self.told != operator;
         self.told = operator;
@@ -224,7 +224,7 @@ impl Open {
     }
 
     /// Checks whether the user may see the namespaces of these changes.
-    async fn ask_about(&mut self, changes: &Changes) -> Result<(), Refusal> {
+    async fn ask_about(&mut self, changes: &Changes) -> Result<(), PageRefusal> {
         if self.sees.all {
             return Ok(());
         }
@@ -239,8 +239,8 @@ impl Open {
     }
 
     /// Returns whether the user is still accepted and may see the same as before. If not, everything is sent again.
-    async fn sees_the_same(&mut self) -> Result<bool, Refusal> {
-        self.check = Moment::now() + CHECK;
+    async fn sees_the_same(&mut self) -> Result<bool, PageRefusal> {
+        self.check = Moment::now() + RIGHTS_CHECK_INTERVAL;
         let guard = &self.app.guard;
         guard.renew(&mut self.pass).await?;
         if guard.shows(&self.pass, None).await? != self.sees.all {
@@ -249,15 +249,15 @@ impl Open {
         let namespaces: Vec<_> = self.sees.others.keys().cloned().collect();
         for namespaces in namespaces.chunks(CHUNK) {
             let answers = self.ask(namespaces).await?;
-            let mut answers = namespaces.iter().zip(answers);
-            if answers.any(|(namespace, sees)| self.sees.others.get(namespace) != Some(&sees)) {
+            let mut pairs = namespaces.iter().zip(answers);
+            if pairs.any(|(namespace, sees)| self.sees.others.get(namespace) != Some(&sees)) {
                 return Ok(false);
             }
         }
         Ok(true)
     }
 
-    async fn ask(&self, namespaces: &[Arc<str>]) -> Result<Vec<bool>, Refusal> {
+    async fn ask(&self, namespaces: &[Arc<str>]) -> Result<Vec<bool>, PageRefusal> {
         let guard = &self.app.guard;
         let asked = namespaces.iter();
         try_join_all(asked.map(|namespace| guard.shows(&self.pass, Some(namespace)))).await
@@ -285,7 +285,7 @@ impl Open {
     }
 }
 
-impl Operator {
+impl ReplicaState {
     /// Returns the state for a user who may see nothing: that there is a problem, but not which.
     fn in_brief(self) -> Self {
         let is_fine = self.obstacles.is_empty();

@@ -13,7 +13,7 @@ use consul_semaphore_api::{
 };
 
 /// Length to which text is cut that others may have written, in characters.
-const LONGEST: usize = 1_000;
+const LONGEST_TEXT: usize = 1_000;
 
 /// A semaphore as the page shows it. Times are in seconds since 1970.
 #[derive(Debug, Serialize)]
@@ -29,12 +29,12 @@ pub(super) struct View<'a> {
     keyed: bool,
     /// Condition Ready; missing until the operator has processed the semaphore.
     #[serde(skip_serializing_if = "Option::is_none")]
-    ready: Option<Said<'a>>,
+    ready: Option<ConditionText<'a>>,
     /// Reason of the first condition that asks for help.
     #[serde(skip_serializing_if = "Option::is_none")]
     problem: Option<&'a str>,
     /// Text of the other conditions beyond Ready.
-    remarks: Vec<Said<'a>>,
+    remarks: Vec<ConditionText<'a>>,
     /// Number of slots: Consul's limit, or the spec's before there is one.
     limit: i32,
     held: i32,
@@ -54,7 +54,7 @@ pub(super) struct View<'a> {
 
 /// The text of a condition.
 #[derive(Debug, Serialize)]
-struct Said<'a> {
+struct ConditionText<'a> {
     status: &'a str,
     reason: &'a str,
     message: String,
@@ -109,13 +109,13 @@ impl<'a> View<'a> {
             mode: semaphore.spec.mode,
             period: semaphore.spec.period.map(|period| period.get().as_secs()),
             keyed: semaphore.spec.keyed,
-            ready: ready.map(Said::by),
+            ready: ready.map(ConditionText::by),
             problem: of_ours(&status.conditions)
                 .find(|condition| is_problem(condition))
                 .map(|condition| condition.reason.as_str()),
             remarks: of_ours(&status.conditions)
                 .filter(|condition| says_more(condition, ready))
-                .map(Said::by)
+                .map(ConditionText::by)
                 .collect(),
             limit: status.limit.unwrap_or(semaphore.spec.limit),
             held: status.held,
@@ -139,12 +139,12 @@ impl<'a> View<'a> {
     }
 }
 
-impl<'a> Said<'a> {
+impl<'a> ConditionText<'a> {
     fn by(condition: &'a Condition) -> Self {
         Self {
             status: &condition.status,
             reason: &condition.reason,
-            message: one_line(&condition.message, LONGEST),
+            message: one_line(&condition.message, LONGEST_TEXT),
         }
     }
 }
@@ -225,7 +225,7 @@ impl<'a> Waiting<'a> {
             expected: expected.as_ref().map(seconds),
             asks_for: asks_for.as_deref(),
             slots: *slots,
-            why: one_line(&why, LONGEST),
+            why: one_line(&why, LONGEST_TEXT),
         }
     }
 }
@@ -382,8 +382,8 @@ mod tests {
             let mut shown = semaphore();
             shown["status"] = json!({ "conditions": conditions });
             let shown = view(shown);
-            let remarks = shown["remarks"].as_array().unwrap().iter();
-            let remarks = remarks.map(|remark| remark["reason"].as_str().unwrap().to_owned());
+            let each = shown["remarks"].as_array().unwrap().iter();
+            let remarks = each.map(|remark| remark["reason"].as_str().unwrap().to_owned());
             let problem = shown["problem"].as_str().map(str::to_owned);
             (problem, remarks.collect::<Vec<_>>().join(" "))
         };

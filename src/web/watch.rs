@@ -13,7 +13,7 @@ use tokio::time::sleep;
 
 use super::{
     Shared,
-    picture::{Name, Picture},
+    picture::{Picture, SemaphoreName},
     view::View,
 };
 use crate::streamed;
@@ -24,11 +24,11 @@ use consul_semaphore_api::{
 };
 
 /// Length to which an error is cut, in characters.
-const SHOWN: usize = 400;
+const LONGEST_ERROR: usize = 400;
 
 /// Time without an event after which a failed watch counts as working again, because no event says that nothing has
 /// changed.
-const QUIET: Duration = Duration::from_mins(2);
+const WORKS_AGAIN_AFTER: Duration = Duration::from_mins(2);
 
 type Semaphores = Api<DeserializeGuard<ConsulSemaphore>>;
 
@@ -47,7 +47,7 @@ pub(super) struct Watch {
     selector: SemaphoreSelector,
     picture: Arc<Shared>,
     /// Semaphores seen so far in the current list.
-    listed: BTreeSet<Name>,
+    listed: BTreeSet<SemaphoreName>,
     /// Whether everything was listed once.
     synced: bool,
     /// Whether the watch has failed since then, without a later event.
@@ -82,12 +82,12 @@ impl Watch {
     pub(super) async fn run(mut self) {
         let namespace = self.namespace.clone();
         let api = move |client| semaphores(client, namespace.as_deref());
-        let events = streamed::watch(&self.client, api, watcher::Config::default());
-        let mut events = std::pin::pin!(events);
+        let watched = streamed::watch(&self.client, api, watcher::Config::default());
+        let mut events = std::pin::pin!(watched);
         loop {
             let event = tokio::select! {
                 event = events.next() => event,
-                () = sleep(QUIET), if self.fails => {
+                () = sleep(WORKS_AGAIN_AFTER), if self.fails => {
                     self.works();
                     continue;
                 }
@@ -98,7 +98,7 @@ impl Watch {
                     // The controller's own watch logs what is wrong with both.
                     tracing::debug!(%error, "starting the page's watch again");
                     self.fails = self.synced;
-                    let why = one_line(&error.to_string(), SHOWN);
+                    let why = one_line(&error.to_string(), LONGEST_ERROR);
                     self.awaits(&format!("the watch fails, trying again: {why}"));
                 }
                 None => return,
@@ -165,7 +165,11 @@ impl Watch {
 
     /// Puts a semaphore into the picture, and returns whether it is shown. A semaphore that can't be read, or belongs
     /// to another operator, is not shown.
-    fn put(&self, name: &Name, DeserializeGuard(read): DeserializeGuard<ConsulSemaphore>) -> bool {
+    fn put(
+        &self,
+        name: &SemaphoreName,
+        DeserializeGuard(read): DeserializeGuard<ConsulSemaphore>,
+    ) -> bool {
         let semaphore = read.ok().filter(|it| self.selector.matches(it.labels()));
         let none = ConsulSemaphoreStatus::default();
         self.paint(|picture, _| match &semaphore {
@@ -185,9 +189,9 @@ impl Watch {
     }
 }
 
-fn name_of(object: &impl Resource) -> Name {
+fn name_of(object: &impl Resource) -> SemaphoreName {
     let metadata = object.meta();
-    Name {
+    SemaphoreName {
         namespace: metadata.namespace.as_deref().unwrap_or_default().into(),
         name: metadata.name.as_deref().unwrap_or_default().into(),
     }

@@ -24,13 +24,13 @@ pub(crate) type Name = (String, String);
 /// The facts about all Workloads of Kueue and their owners; clones share one state.
 #[derive(Clone, Debug)]
 pub(crate) struct Owners {
-    known: Arc<Mutex<HashMap<Uid, Known>>>,
+    known: Arc<Mutex<HashMap<Uid, KnownOwner>>>,
     /// Names of the operator's admission checks; `None` until they are listed.
     checks: watch::Sender<Option<Arc<BTreeSet<String>>>>,
 }
 
 #[derive(Debug)]
-struct Known {
+struct KnownOwner {
     owner: Owner,
     workload: Name,
     /// Annotations of the owner; `None` until they were read.
@@ -133,7 +133,7 @@ impl Owners {
     /// Returns whether everything that has to be read beside the Workload is known.
     pub(crate) fn note(&self, workload: &Name, owner: &Owner, looks_back: bool) -> bool {
         let mut all = self.known.lock();
-        let known = all.entry(owner.uid.clone()).or_insert_with(|| Known {
+        let known = all.entry(owner.uid.clone()).or_insert_with(|| KnownOwner {
             owner: owner.clone(),
             workload: workload.clone(),
             annotations: None,

@@ -6,7 +6,7 @@ use consul_client::clock::Moment;
 use consul_semaphore_workload::{Job, TrackedWorkload};
 
 /// Number of workloads in a page.
-const PAGE: u32 = 500;
+const WORKLOADS_PER_PAGE: u32 = 500;
 
 /// A list of workloads, page by page. The caller bounds each page's time.
 pub(crate) struct Pages {
@@ -19,7 +19,7 @@ impl Pages {
     pub(crate) fn of(client: Client, namespace: &str) -> Self {
         Self {
             api: Api::namespaced(client, namespace),
-            next: Some(ListParams::default().limit(PAGE)),
+            next: Some(ListParams::default().limit(WORKLOADS_PER_PAGE)),
         }
     }
 

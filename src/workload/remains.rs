@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::{Api, api::ListParams};
 
-use super::{NAMED, PAGE, Workloads};
+use super::{ClusterWorkloads, MAX_NAMED_REMAINS, PARTS_PER_PAGE};
 use crate::call::{CallError, call};
 use consul_semaphore::Identity;
 use consul_semaphore_workload::{
@@ -19,16 +19,16 @@ const CONTROLLERS: usize = 4;
 
 /// The remains that were found so far.
 pub(super) struct Remains<'a> {
-    workloads: &'a Workloads,
+    workloads: &'a ClusterWorkloads,
     namespace: &'a str,
-    /// Titles of the remains, for people: at most about [`NAMED`] of each query.
+    /// Titles of the remains, for people: at most about [`MAX_NAMED_REMAINS`] of each query.
     pub(super) titles: Vec<String>,
     /// Controllers by uid, and whether the objects that they made belong to the workload of the query.
     controllers: HashMap<String, bool>,
 }
 
 impl<'a> Remains<'a> {
-    pub(super) fn new(workloads: &'a Workloads, namespace: &'a str) -> Self {
+    pub(super) fn new(workloads: &'a ClusterWorkloads, namespace: &'a str) -> Self {
         Self {
             workloads,
             namespace,
@@ -54,8 +54,8 @@ impl<'a> Remains<'a> {
         let Owner { kind, name, uid } = owner;
         let found = call(self.api::<Object>(kind).get_opt(name)).await?;
         let it = found.filter(|object| object.metadata.uid.as_deref() == Some(uid.as_ref()));
-        let it = it.filter(|object| kind.may_make_pods(object));
-        self.titles.extend(it.map(|object| kind.title(&object)));
+        let maker = it.filter(|object| kind.may_make_pods(object));
+        self.titles.extend(maker.map(|object| kind.title(&object)));
         Ok(())
     }
 
@@ -64,7 +64,11 @@ impl<'a> Remains<'a> {
     async fn parts(&mut self, part: &Kind, query: &OwnQuery) -> Result<(), CallError> {
         let api = self.api::<Object>(part);
         let mut left = Vec::new();
-        let mut page = Some(ListParams::default().labels(&query.labels).limit(PAGE));
+        let mut page = Some(
+            ListParams::default()
+                .labels(&query.labels)
+                .limit(PARTS_PER_PAGE),
+        );
         while let Some(params) = page.take() {
             let parts = match call(api.list(&params)).await {
                 Err(error) if matches!(error.refusal(), Some((404, _))) => break,
@@ -80,7 +84,7 @@ impl<'a> Remains<'a> {
             let more = parts.metadata.continue_.filter(|token| !token.is_empty());
             page = more.map(|token| params.continue_token(&token));
         }
-        left.truncate(usize::try_from(NAMED).unwrap_or(usize::MAX));
+        left.truncate(usize::try_from(MAX_NAMED_REMAINS).unwrap_or(usize::MAX));
         self.titles.extend(left);
         Ok(())
     }
@@ -92,7 +96,7 @@ impl<'a> Remains<'a> {
         let mut page = ListParams::default()
             .labels(&query.labels)
             .fields(pods::NOT_ENDED)
-            .limit(NAMED);
+            .limit(MAX_NAMED_REMAINS);
         loop {
             let list = call(api.list(&page)).await?;
             let mut left = Vec::new();
@@ -104,7 +108,9 @@ impl<'a> Remains<'a> {
             let more = list.metadata.continue_.filter(|token| !token.is_empty());
             match more {
                 // Many pods of the page may belong to another workload.
-                Some(token) if left.is_empty() => page = page.limit(PAGE).continue_token(&token),
+                Some(token) if left.is_empty() => {
+                    page = page.limit(PARTS_PER_PAGE).continue_token(&token);
+                }
                 _ => {
                     left.retain(|title| !self.titles.contains(title));
                     self.titles.extend(left);
@@ -169,9 +175,8 @@ impl<'a> Remains<'a> {
         query: &OwnQuery,
         controller: &OwnerReference,
     ) -> Result<Option<ObjectMeta>, CallError> {
-        let kind = self.workloads.kind(&controller.kind.as_str().into());
-        let kind = kind.filter(|kind| query.may_ask(kind, controller));
-        let Some(kind) = kind else {
+        let known = self.workloads.kind(&controller.kind.as_str().into());
+        let Some(kind) = known.filter(|kind| query.may_ask(kind, controller)) else {
             return Ok(None);
         };
         let api = self.api::<Object>(&kind);
@@ -261,7 +266,7 @@ mod tests {
             .await;
         let config = Config::new(server.uri().parse().unwrap());
         let client = Client::try_from(config).unwrap();
-        let workloads = Workloads::new(client, KnownKinds::new(), kinds, Owners::default());
+        let workloads = ClusterWorkloads::new(client, KnownKinds::new(), kinds, Owners::default());
         let identity = Identity {
             cluster: "c".into(),
             namespace: "batch".into(),

@@ -9,7 +9,7 @@ use consul_client::turns::{FairTurn, FairTurns};
 
 /// Number of writes of each urgency at once, over all namespaces. Both urgencies together leave room for the watches
 /// among the 100 requests that the API server accepts on one HTTP/2 connection.
-const ALL: usize = 40;
+const TURNS_PER_URGENCY: usize = 40;
 
 /// Whether a write can wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,8 +29,8 @@ pub(super) struct Turns {
 impl Default for Turns {
     fn default() -> Self {
         Self {
-            suspending: FairTurns::new(ALL),
-            usual: FairTurns::new(ALL),
+            suspending: FairTurns::new(TURNS_PER_URGENCY),
+            usual: FairTurns::new(TURNS_PER_URGENCY),
         }
     }
 }
@@ -57,7 +57,7 @@ mod tests {
         let turns = Turns::default();
         let take = |urgency| turns.take(&"a".into(), urgency).now_or_never();
         let starts: Vec<_> = std::iter::from_fn(|| take(Urgency::Usual)).collect();
-        assert_eq!(starts.len(), ALL / 2);
+        assert_eq!(starts.len(), TURNS_PER_URGENCY / 2);
         assert!(take(Urgency::Suspends).is_some());
     }
 }

@@ -47,13 +47,13 @@ impl Sighting {
 
     /// Reads a workload of another kind that was just received. A workload that can't be read is left alone.
     fn of_object(kind: &Kind, object: Object, kueue: bool) -> Option<Self> {
-        let tracked = TrackedWorkload::read_object(kind, &object, Moment::now());
-        let tracked = tracked.unwrap_or_else(|error| {
+        let parsed = TrackedWorkload::read_object(kind, &object, Moment::now());
+        let readable = parsed.unwrap_or_else(|error| {
             let name = object.metadata.name.as_deref().unwrap_or_default();
             tracing::warn!(kind = %kind.name(), name, %error, "an object can't be read");
             None
         });
-        let tracked = tracked.filter(|_| !kueue || !is_in_a_queue(&object.metadata));
+        let tracked = readable.filter(|_| !kueue || !is_in_a_queue(&object.metadata));
         let caution = tracked
             .as_ref()
             .map(|_| kind.caution(&object).ok().flatten());

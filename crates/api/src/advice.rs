@@ -14,19 +14,19 @@ const DOMAIN: &str = "consul-semaphore.io/";
 const TRACES: [&str; 2] = ["consul", "semaphore"];
 
 /// Largest number of mistakes that one advice lists.
-const MOST: usize = 3;
+const MOST_MISTAKES: usize = 3;
 
 /// Least similarity, from 0 to 1, that a known name must have to be suggested.
-const ALIKE: f64 = 0.7;
+const LEAST_LIKENESS: f64 = 0.7;
 
 /// Number of characters of a name that an advice quotes, because a name of another domain may have 317.
-const QUOTED: usize = 100;
+const LONGEST_QUOTE: usize = 100;
 
 type Map = BTreeMap<String, String>;
 
 /// The places in a workload where people write such names.
 #[derive(Clone, Copy, Debug)]
-pub struct Places<'a> {
+pub struct AnnotationPlaces<'a> {
     /// Kind of the workload, as the advice names it.
     pub kind: &'a str,
     /// Place of the annotations in an object that makes such workloads, for people: `in a CronJob: spec...`. Empty if
@@ -43,8 +43,8 @@ pub struct Places<'a> {
 /// Returns the advice about a workload's annotations that have no effect, for an event on the workload; `None` if there
 /// are none. The cost is that of one look-up of the domain in each place, and of a search for two words in the names of
 /// the annotations.
-pub fn advise(places: Places<'_>) -> Option<String> {
-    let Places {
+pub fn advise(places: AnnotationPlaces<'_>) -> Option<String> {
+    let AnnotationPlaces {
         kind,
         made_by,
         annotations,
@@ -100,7 +100,7 @@ pub fn advise(places: Places<'_>) -> Option<String> {
                 .filter(|name| *name != WAITS_LABEL)
                 .filter_map(label),
         )
-        .take(MOST)
+        .take(MOST_MISTAKES)
         .collect();
     if mistakes.is_empty() {
         return None;
@@ -122,7 +122,7 @@ fn ours(place: &Map) -> impl Iterator<Item = &str> {
 }
 
 /// Returns the advice about a name of this program's domain, if this program does not know the name.
-fn unknown(what: &str, name: &str, places: Places<'_>) -> Option<String> {
+fn unknown(what: &str, name: &str, places: AnnotationPlaces<'_>) -> Option<String> {
     if OF_USERS.contains(&name) || OF_THE_OPERATOR.contains(&name) {
         return None;
     }
@@ -141,7 +141,8 @@ fn meant(name: &str) -> Option<&'static str> {
     }
     // Consul's own tools use Consul's name in their domains, and none of the words below.
     let nearest = nearest(word)?;
-    let is_ours = domain.contains("consul-semaphore") || alike(domain, domain_name()) >= ALIKE;
+    let is_ours =
+        domain.contains("consul-semaphore") || alike(domain, domain_name()) >= LEAST_LIKENESS;
     (is_ours || nearest == SEMAPHORE).then_some(nearest)
 }
 
@@ -150,7 +151,7 @@ fn domain_name() -> &'static str {
 }
 
 /// Returns what to do about a name that was probably meant to be `known`.
-fn correction(known: &str, places: Places<'_>) -> String {
+fn correction(known: &str, places: AnnotationPlaces<'_>) -> String {
     if places.annotations.contains_key(known) {
         format!("remove it, because the {} has {known}", places.kind)
     } else {
@@ -164,7 +165,7 @@ fn nearest(word: &str) -> Option<&'static str> {
     let likeness = |known: &&str| alike(&word, known.trim_start_matches(DOMAIN));
     OF_USERS
         .into_iter()
-        .filter(|known| likeness(known) >= ALIKE)
+        .filter(|known| likeness(known) >= LEAST_LIKENESS)
         .max_by(|a, b| likeness(a).total_cmp(&likeness(b)))
 }
 
@@ -174,7 +175,7 @@ fn alike(one: &str, other: &str) -> f64 {
 }
 
 fn beginning(name: &str) -> String {
-    match name.char_indices().nth(QUOTED) {
+    match name.char_indices().nth(LONGEST_QUOTE) {
         Some((end, _)) => format!("{}...", &name[..end]),
         None => name.to_owned(),
     }
@@ -193,7 +194,7 @@ mod tests {
     }
 
     fn advice(annotations: &[&str], labels: &[&str], template: &[&str]) -> Option<String> {
-        advise(Places {
+        advise(AnnotationPlaces {
             kind: "Job",
             made_by: "in a CronJob: spec.jobTemplate.metadata.annotations",
             annotations: &map(annotations),
@@ -333,7 +334,7 @@ mod tests {
             }
             places[0].extend(domains.into_iter().map(|name| (name, value.clone())));
             let [annotations, labels, template] = &places;
-            let places = Places { kind: "Job", made_by: "in a CronJob", annotations, labels, template };
+            let places = AnnotationPlaces { kind: "Job", made_by: "in a CronJob", annotations, labels, template };
             if let Some(advice) = advise(places) {
                 prop_assert!(advice.len() < 1000, "{}", advice);
                 prop_assert!(!advice.chars().any(char::is_control), "{}", advice);

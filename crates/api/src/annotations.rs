@@ -77,7 +77,7 @@ pub const FINALIZER: &str = "consul-semaphore.io/finalizer";
 
 /// The request that a Job's annotations make.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Request {
+pub struct AnnotatedRequest {
     /// Slots that the Job asks for, of at least one semaphore, each with the key that follows the semaphore's name.
     /// No combination of semaphore and key is listed twice.
     pub slots: Vec<SlotRequest>,
@@ -151,7 +151,9 @@ pub enum AnnotationError {
 }
 
 /// Returns what a Job's annotations ask for; `None` without [`SEMAPHORE`], because the operator ignores such a Job.
-pub fn parse(annotations: &BTreeMap<String, String>) -> Option<Result<Request, AnnotationError>> {
+pub fn parse(
+    annotations: &BTreeMap<String, String>,
+) -> Option<Result<AnnotatedRequest, AnnotationError>> {
     let semaphore = annotations.get(SEMAPHORE)?;
     Some(parse_request(semaphore, annotations))
 }
@@ -166,8 +168,8 @@ pub fn slots(annotations: &BTreeMap<String, String>) -> Vec<SlotRequest> {
 fn parse_request(
     semaphore: &str,
     annotations: &BTreeMap<String, String>,
-) -> Result<Request, AnnotationError> {
-    Ok(Request {
+) -> Result<AnnotatedRequest, AnnotationError> {
+    Ok(AnnotatedRequest {
         slots: parse_slots(semaphore)?,
         priority: annotations
             .get(PRIORITY)
@@ -211,7 +213,7 @@ fn parse_slots(text: &str) -> Result<Vec<SlotRequest>, AnnotationError> {
 }
 
 /// Characters that people write between names, or before a number of slots, where `,` and `:` are meant.
-const NOT_OURS: [char; 7] = ['=', ';', '|', '*', '@', '+', ' '];
+const WRONG_SEPARATORS: [char; 7] = ['=', ';', '|', '*', '@', '+', ' '];
 
 /// Reads `name[/key][:slots]`, a part of `text`.
 fn parse_asked(part: &str, text: &str) -> Result<SlotRequest, AnnotationError> {
@@ -226,7 +228,7 @@ fn parse_asked(part: &str, text: &str) -> Result<SlotRequest, AnnotationError> {
         Some((semaphore, key)) => (semaphore, Some(key)),
         None => (semaphore, None),
     };
-    if semaphore.is_empty() || semaphore.contains(NOT_OURS) {
+    if semaphore.is_empty() || semaphore.contains(WRONG_SEPARATORS) {
         return Err(AnnotationError::List(beginning(text)));
     }
     if !is_object_name(semaphore) {
@@ -281,18 +283,18 @@ fn parse_on_contention(text: &str) -> Result<OnContention, AnnotationError> {
 
 fn parse_wait_timeout(text: &str) -> Result<Duration, AnnotationError> {
     // This is the length that the schema allows in the spec.
-    const LONGEST: usize = 32;
-    let timeout = Some(text).filter(|text| text.len() <= LONGEST);
-    let timeout = timeout.and_then(|text| text.parse().ok());
-    let timeout: WaitTimeout =
-        timeout.ok_or_else(|| AnnotationError::WaitTimeout(beginning(text)))?;
+    const LONGEST_TEXT: usize = 32;
+    let timeout: WaitTimeout = Some(text)
+        .filter(|text| text.len() <= LONGEST_TEXT)
+        .and_then(|text| text.parse().ok())
+        .ok_or_else(|| AnnotationError::WaitTimeout(beginning(text)))?;
     Ok(timeout.get())
 }
 
 /// Returns the part of a value that an error quotes.
 fn beginning(text: &str) -> String {
-    const SHOWN: usize = 64;
-    match text.char_indices().nth(SHOWN) {
+    const LONGEST_QUOTE: usize = 64;
+    match text.char_indices().nth(LONGEST_QUOTE) {
         Some((end, _)) => format!("{}...", &text[..end]),
         None => text.to_owned(),
     }
@@ -365,7 +367,7 @@ mod tests {
 
     fn parse_of<const N: usize>(
         annotations: [(&str, &str); N],
-    ) -> Option<Result<Request, AnnotationError>> {
+    ) -> Option<Result<AnnotatedRequest, AnnotationError>> {
         let owned = annotations.map(|(key, value)| (key.to_owned(), value.to_owned()));
         parse(&BTreeMap::from(owned))
     }
@@ -451,7 +453,7 @@ mod tests {
 
     #[test]
     fn the_semaphore_alone_is_enough() {
-        let request = Request {
+        let request = AnnotatedRequest {
             slots: vec![asked("db-migrations", None, 1)],
             priority: 0,
             hold: false,
@@ -472,7 +474,7 @@ mod tests {
             (ON_CONTENTION, "Skip"),
             (WAIT_TIMEOUT, "1h30m"),
         ]);
-        let request = Request {
+        let request = AnnotatedRequest {
             slots: vec![asked("a.b", None, 1)],
             priority: -10,
             hold: true,
@@ -487,7 +489,7 @@ mod tests {
             (HOLD, "false"),
             (ON_CONTENTION, "Wait"),
         ]);
-        let request = Request {
+        let request = AnnotatedRequest {
             slots: vec![asked("a", None, 1)],
             priority: i32::MAX,
             hold: false,

@@ -306,13 +306,13 @@ impl Finding {
             type_,
             status: status.into(),
             reason,
-            message: one_line(&message.into(), MESSAGE),
+            message: one_line(&message.into(), LONGEST_MESSAGE),
         }
     }
 }
 
 /// Largest length of a message in characters. A message needs a limit because it may quote texts of other programs.
-const MESSAGE: usize = 2048;
+const LONGEST_MESSAGE: usize = 2048;
 
 /// Returns the condition of this type, if there is one.
 pub fn find(conditions: &[Condition], type_: ConditionType) -> Option<&Condition> {

@@ -350,7 +350,7 @@ impl Default for SessionSpec {
     }
 }
 
-/// The same as Consul's own default.
+/// Returns the default lock-delay, which is also Consul's own.
 fn lock_delay() -> LockDelay {
     LockDelay::new(15).unwrap_or(LockDelay::MAX)
 }

@@ -135,8 +135,8 @@ impl Tenancy {
     /// have no folder in common.
     pub fn common_folder(&self) -> String {
         let folder = self.prefix.to_string();
-        let common = folder.split(NAMESPACE).next().unwrap_or_default();
-        let common = common.rsplit_once('/').map(|(common, _)| common);
+        let before_name = folder.split(NAMESPACE).next().unwrap_or_default();
+        let common = before_name.rsplit_once('/').map(|(common, _)| common);
         common.map_or_else(String::new, |common| format!("{common}/"))
     }
 
@@ -266,8 +266,8 @@ mod tests {
     #[test]
     fn a_refusal_says_what_is_allowed() {
         let tenancy = tenancy(TenantPrefix::DEFAULT, "");
-        let refused = tenancy.check("team", &"shared/db".parse().unwrap());
-        let refused = refused.unwrap_err().to_string();
+        let checked = tenancy.check("team", &"shared/db".parse().unwrap());
+        let refused = checked.unwrap_err().to_string();
         for words in [
             "the prefix shared/db",
             "such as semaphores/team/db",

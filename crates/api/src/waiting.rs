@@ -68,8 +68,9 @@ impl Slots<'_> {
 impl fmt::Display for Slots<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { limit, asked, .. } = self;
-        let of_key = self.key.map(|key| format!(" of the key {key}"));
-        let of_key = of_key.unwrap_or_default();
+        let of_key = self
+            .key
+            .map_or_else(String::new, |key| format!(" of the key {key}"));
         match (self.held.zip(self.missing()), asked) {
             (Some((held, _)), 1) => write!(f, "{held} of {limit} slots{of_key} are held"),
             (Some((held, missing)), _) => write!(
@@ -205,10 +206,12 @@ impl<'a> Line<'a> {
     /// Starts at the head of the queue.
     pub fn of(semaphore: &'a ConsulSemaphore) -> Self {
         let status = semaphore.status.as_ref();
-        let limit = status.and_then(|status| status.limit);
-        let limit = number(limit.unwrap_or(semaphore.spec.limit));
+        let reported = status.and_then(|status| status.limit);
+        let outside_windows = number(reported.unwrap_or(semaphore.spec.limit));
         let in_window = status.and_then(|status| status.window_limit);
-        let limit = in_window.map_or(limit, |in_window| limit.min(number(in_window)));
+        let limit = in_window.map_or(outside_windows, |in_window| {
+            outside_windows.min(number(in_window))
+        });
         let mut line = Self {
             keyed: semaphore.spec.keyed,
             limit,

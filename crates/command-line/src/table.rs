@@ -3,7 +3,7 @@
 use crate::text::{Line, Span, Tone};
 
 /// The gap between two columns.
-const GAP: usize = 3;
+const COLUMN_GAP: usize = 3;
 
 /// Rows below a heading. Columns without any content are left out.
 #[derive(Clone, Debug, Default)]
@@ -74,7 +74,7 @@ impl Table {
                 spans.push(Span::plain(" ".repeat(before)));
             }
             spans.push(cell.clone());
-            before = width - cell.width() + GAP;
+            before = width - cell.width() + COLUMN_GAP;
         }
         Line(spans)
     }

@@ -7,7 +7,7 @@ use consul_client::text::one_line;
 use unicode_width::UnicodeWidthStr as _;
 
 /// Number of characters of a foreign text that are shown: more than the longest message of a condition has.
-const LONGEST: usize = 2048;
+const LONGEST_FOREIGN_TEXT: usize = 2048;
 
 /// The tone of a word, which its colour shows where there is colour.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -51,7 +51,7 @@ impl Span {
     /// Makes a piece with this tone.
     pub fn new(tone: Tone, text: impl AsRef<str>) -> Self {
         Self {
-            text: one_line(text.as_ref(), LONGEST),
+            text: one_line(text.as_ref(), LONGEST_FOREIGN_TEXT),
             tone,
         }
     }
@@ -64,7 +64,7 @@ impl Span {
     /// Returns the span with more text at its end, in the same tone.
     #[must_use]
     pub fn followed_by(mut self, text: &str) -> Self {
-        self.text.push_str(&one_line(text, LONGEST));
+        self.text.push_str(&one_line(text, LONGEST_FOREIGN_TEXT));
         self
     }
 

@@ -21,25 +21,25 @@ use super::{Entries, Entry, Error};
 
 /// Longest time to wait for the room of a prefix that gives way, before the owner that needs room is told that there
 /// is none.
-const PATIENCE: Duration = Duration::from_secs(2);
+const LONGEST_WAIT_FOR_ROOM: Duration = Duration::from_secs(2);
 
 /// Divisor of the budget: this part of it must be free, beside the room that is asked for, before a prefix that gave
 /// way is kept again, or has one more reader. Otherwise prefixes and readers would come and go with each change.
-const SLACK: usize = 8;
+const SLACK_DIVISOR: usize = 8;
 
 /// A limit on the bytes of Consul's answers that are kept at once. Clones share the limit.
 #[derive(Clone)]
-pub struct Budget(Arc<Inner>);
+pub struct Budget(Arc<SharedLedger>);
 
-struct Inner {
+struct SharedLedger {
     limit: usize,
-    state: Mutex<State>,
+    ledger: Mutex<Ledger>,
     /// Something was dropped.
     freed: Notify,
 }
 
 #[derive(Default)]
-struct State {
+struct Ledger {
     kept: usize,
     next: u64,
     accounts: BTreeMap<u64, Figures>,
@@ -73,9 +73,9 @@ impl Budget {
 
     /// Makes a budget of this many bytes.
     pub fn new(limit: usize) -> Self {
-        Self(Arc::new(Inner {
+        Self(Arc::new(SharedLedger {
             limit,
-            state: Mutex::default(),
+            ledger: Mutex::default(),
             freed: Notify::new(),
         }))
     }
@@ -83,9 +83,9 @@ impl Budget {
     /// Opens an account for the entries that are kept of a prefix. The account gives way with the other prefixes of
     /// its owner.
     pub fn account(&self, owner: &Arc<str>, prefix: &str) -> Account {
-        let mut state = self.0.state.lock();
-        let number = state.next;
-        state.next += 1;
+        let mut ledger = self.0.ledger.lock();
+        let number = ledger.next;
+        ledger.next += 1;
         let told = Arc::new(Notify::new());
         let figures = Figures {
             owner: owner.clone(),
@@ -95,8 +95,8 @@ impl Budget {
             refused: false,
             told: told.clone(),
         };
-        state.accounts.insert(number, figures);
-        drop(state);
+        ledger.accounts.insert(number, figures);
+        drop(ledger);
         Account(Arc::new(Opened {
             number,
             owner: owner.clone(),
@@ -107,7 +107,7 @@ impl Budget {
 
     /// Returns the number of bytes that are kept at present.
     pub fn kept(&self) -> usize {
-        self.0.state.lock().kept
+        self.0.ledger.lock().kept
     }
 }
 
@@ -134,8 +134,8 @@ struct Opened {
 
 impl Drop for Opened {
     fn drop(&mut self) {
-        let mut state = self.budget.0.state.lock();
-        state.accounts.remove(&self.number);
+        let mut ledger = self.budget.0.ledger.lock();
+        ledger.accounts.remove(&self.number);
     }
 }
 
@@ -147,13 +147,13 @@ impl Account {
 
     /// Takes this many bytes, if they are free.
     pub(super) fn charge(&self, bytes: usize) -> Option<Charge> {
-        let inner = &self.0.budget.0;
-        let mut state = inner.state.lock();
-        let figures = state.accounts.get(&self.0.number)?;
-        if figures.leaving || state.kept + bytes + figures.slack(inner.limit) > inner.limit {
+        let shared = &self.0.budget.0;
+        let mut ledger = shared.ledger.lock();
+        let figures = ledger.accounts.get(&self.0.number)?;
+        if figures.leaving || ledger.kept + bytes + figures.slack(shared.limit) > shared.limit {
             return None;
         }
-        state.add(self.0.number, bytes);
+        ledger.add(self.0.number, bytes);
         Some(Charge {
             account: self.clone(),
             bytes,
@@ -163,18 +163,21 @@ impl Account {
     /// Waits until this many bytes more are free, if other accounts give way; fails if this account must give way.
     /// The caller drops the entries that it has kept in vain only after this method returns.
     pub(super) async fn room(&self, bytes: usize) -> Result<(), Error> {
-        let inner = &self.0.budget.0;
-        let until = Instant::now() + PATIENCE;
+        let shared = &self.0.budget.0;
+        let until = Instant::now() + LONGEST_WAIT_FOR_ROOM;
         loop {
-            let freed = inner.freed.notified();
-            let verdict = inner.state.lock().judge(self.0.number, bytes, inner.limit);
+            let freed = shared.freed.notified();
+            let verdict = shared
+                .ledger
+                .lock()
+                .judge(self.0.number, bytes, shared.limit);
             let in_time = match verdict {
                 Verdict::Room => return Ok(()),
                 Verdict::Soon => timeout_at(until, freed).await.is_ok(),
                 Verdict::Refused => false,
             };
             if !in_time {
-                return Err(Error::PrefixTooLarge(inner.limit));
+                return Err(Error::PrefixTooLarge(shared.limit));
             }
         }
     }
@@ -201,13 +204,13 @@ impl Account {
 
     fn give_back(&self, bytes: usize) {
         let Opened { number, budget, .. } = &*self.0;
-        budget.0.state.lock().take_back(*number, bytes);
+        budget.0.ledger.lock().take_back(*number, bytes);
         budget.0.freed.notify_waiters();
     }
 
     fn change(&self, change: impl FnOnce(&mut Figures)) {
-        let mut state = self.0.budget.0.state.lock();
-        if let Some(figures) = state.accounts.get_mut(&self.0.number) {
+        let mut ledger = self.0.budget.0.ledger.lock();
+        if let Some(figures) = ledger.accounts.get_mut(&self.0.number) {
             change(figures);
         }
     }
@@ -216,11 +219,15 @@ impl Account {
 impl Figures {
     /// Returns the number of bytes that must stay free beside the account.
     fn slack(&self, limit: usize) -> usize {
-        if self.refused { limit / SLACK } else { 0 }
+        if self.refused {
+            limit / SLACK_DIVISOR
+        } else {
+            0
+        }
     }
 }
 
-impl State {
+impl Ledger {
     fn add(&mut self, account: u64, bytes: usize) {
         self.kept += bytes;
         if let Some(figures) = self.accounts.get_mut(&account) {
@@ -247,8 +254,8 @@ impl State {
         }
         loop {
             let leaving = self.accounts.values().filter(|other| other.leaving);
-            let leaving: usize = leaving.map(|other| other.kept).sum();
-            if needs - leaving <= limit {
+            let soon_free: usize = leaving.map(|other| other.kept).sum();
+            if needs - soon_free <= limit {
                 return Verdict::Soon;
             }
             let largest = self.largest(asks, more, slack);
@@ -362,7 +369,7 @@ impl Reader {
         let limit = self.account.limit();
         // A new reader leaves room for what is added to the listings of the existing readers.
         let new = self.charge.bytes == 0;
-        let slack = if new { limit / SLACK } else { 0 };
+        let slack = if new { limit / SLACK_DIVISOR } else { 0 };
         self.account.room(more + slack).await?;
         let extra = self.account.charge(more);
         self.charge
@@ -372,21 +379,21 @@ impl Reader {
 }
 
 /// Bytes that an entry takes besides its texts: the entry itself, and the overhead of its allocations.
-const ENTRY: usize = 256;
+const ENTRY_SIZE: usize = 256;
 
 /// Bytes that a contender takes in the data that a reader derives from a listing: who holds, who waits, and whose the
 /// contender is.
-const CONTENDER: usize = 1024;
+const CONTENDER_SIZE: usize = 1024;
 
 /// Bytes that any other key takes in the derived data.
-const KEY: usize = 128;
+const KEY_SIZE: usize = 128;
 
 /// Bytes that a folder with a lock key or a contender takes in the derived data: in a keyed semaphore each folder has
 /// a queue.
-const FOLDER: usize = 4 << 10;
+const FOLDER_SIZE: usize = 4 << 10;
 
 /// Bytes that a holder, or anything else between two commas of a lock key's value, takes in the derived data.
-const HOLDER: usize = 640;
+const HOLDER_SIZE: usize = 640;
 
 /// Returns the bytes that an entry takes itself.
 pub(super) fn own_size(entry: &Entry) -> usize {
@@ -394,7 +401,7 @@ pub(super) fn own_size(entry: &Entry) -> usize {
         .session
         .as_ref()
         .map_or(0, |session| session.as_str().len());
-    ENTRY + entry.key.len() + entry.value.len() + session
+    ENTRY_SIZE + entry.key.len() + entry.value.len() + session
 }
 
 /// The amount of data that a reader derives from the entries of a listing.
@@ -413,18 +420,18 @@ impl Derived {
     pub(super) fn add(&mut self, entry: &Entry) {
         let lock = is_lock(&entry.key);
         if !lock && entry.session.is_none() {
-            self.size += KEY;
+            self.size += KEY_SIZE;
             return;
         }
         self.size += if lock {
             let holders = entry.value.split(|byte| *byte == b',').count();
-            entry.value.len() + HOLDER * holders
+            entry.value.len() + HOLDER_SIZE * holders
         } else {
-            CONTENDER
+            CONTENDER_SIZE
         };
         let folder = entry.key.rsplit_once('/').map_or("", |(folder, _)| folder);
         if self.folder != folder {
-            self.size += FOLDER;
+            self.size += FOLDER_SIZE;
             folder.clone_into(&mut self.folder);
         }
     }

@@ -32,8 +32,8 @@ pub(super) struct Call {
 pub(super) struct Wait {
     /// Longest time that the query may wait, in addition to the client's timeout.
     pub(super) most: Duration,
-    /// The server that its index is from. Another server may not reach this index for a long time, so the query is
-    /// never repeated there unchanged.
+    /// The server that the query's index is from. Another server may not reach this index for a long time, so the
+    /// query is never repeated there unchanged.
     pub(super) server: Arc<Target>,
 }
 

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::{Client, Error, call::Call, kv::segment, lanes::Lane};
 
 /// The entry in a node's meta that marks it as an external node.
-const EXTERNAL: (&str, &str) = ("external-node", "true");
+const EXTERNAL_NODE_META: (&str, &str) = ("external-node", "true");
 
 /// A node without an agent. Its sessions survive restarts of agents and servers, which leave the catalog together
 /// with their own sessions.
@@ -46,7 +46,7 @@ impl Client {
             datacenter: self.scope.datacenter.as_deref(),
             node: &node.name,
             address: &node.address,
-            node_meta: BTreeMap::from([EXTERNAL]),
+            node_meta: BTreeMap::from([EXTERNAL_NODE_META]),
         };
         // Strings only: writing them cannot fail.
         let body = serde_json::to_vec(&registration).unwrap_or_default();
@@ -73,7 +73,7 @@ impl Client {
         }
         let path = format!("/v1/catalog/node/{}", segment(name)?);
         let found: Option<Services> = self.send(Call::get("catalog_node", path)).await?.json()?;
-        let (key, value) = EXTERNAL;
+        let (key, value) = EXTERNAL_NODE_META;
         let is_external = |node: Node| {
             let meta = node.meta.unwrap_or_default();
             meta.get(key).is_some_and(|said| said == value)

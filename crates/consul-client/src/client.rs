@@ -69,11 +69,11 @@ struct Shared {
 
 /// Tenths of a call's time that may have passed when the call is sent. After that the call would hardly be answered
 /// in time, so it is not sent and others go first.
-const LATEST: u32 = 9;
+const LATEST_SEND_TENTHS: u32 = 9;
 
 /// The longest answer that is read, in bytes. A prefix with 5000 holders takes some 10 MiB: a contender each, with a
 /// body of up to 1 KiB, which grows by a third in transit.
-const LONGEST: usize = 16 << 20;
+const LONGEST_ANSWER: usize = 16 << 20;
 
 /// The longest entry of a listing that is read, in bytes: Consul accepts values of 512 KiB unless it is configured
 /// otherwise.
@@ -81,7 +81,7 @@ const LONGEST_ENTRY: usize = 2 << 20;
 
 /// Answers of more than this many bytes are read a few at a time, so that what others write below their prefixes does
 /// not add up in memory.
-const LONG: usize = 64 << 10;
+const LONG_ANSWER: usize = 64 << 10;
 
 impl Client {
     /// Makes a client, and reads the files that the settings name. The first call connects.
@@ -245,10 +245,10 @@ impl Client {
     pub(super) async fn send(&self, call: Call) -> Result<Answer, Error> {
         let began = Instant::now();
         let wait = call.wait.as_ref().map(|wait| wait.most);
-        let limit = self.shared.timeout + wait.unwrap_or_default();
-        let limit = limit.min(self.by.since(Moment::now()));
+        let longest = self.shared.timeout + wait.unwrap_or_default();
+        let limit = longest.min(self.by.since(Moment::now()));
         let time = Time {
-            latest: began + limit / 10 * LATEST,
+            latest: began + limit / 10 * LATEST_SEND_TENTHS,
             deadline: began + limit,
             // A server that hangs must leave time for another one, except in a blocking query.
             patience: if call.idempotent && call.wait.is_none() {
@@ -314,22 +314,26 @@ impl Client {
     /// Waits for all that a call needs.
     async fn prepare(&self, call: &Call, time: &Time) -> Result<Ready<'_>, Error> {
         // The token comes before the turn, because a login that all calls wait for needs a turn, too.
-        let token = timeout_at(time.latest, self.token.current()).await;
-        let token = token.map_err(|_| interrupted("there was no token in time"))??;
-        let turn = async {
+        let token = timeout_at(time.latest, self.token.current())
+            .await
+            .map_err(|_| interrupted("there was no token in time"))??;
+        let lane_turn = async {
             match call.wait {
                 Some(_) => None,
                 None => self.lanes.turn(call.lane).await,
             }
         };
-        let turn = timeout_at(time.latest, turn).await;
-        let turn = turn.map_err(|_| Error::NotSent("other calls took too long".to_owned()))?;
-        let target = timeout_at(time.latest, self.datacenter.servers.current()).await;
-        let target = target.map_err(|_| interrupted("no server was found in time"))??;
-        let shared = timeout_at(time.latest, self.shared_turn(call, &target)).await;
-        let shared = shared.map_err(|_| {
-            Error::NotSent("other programs of this machine took too long".to_owned())
-        })?;
+        let turn = timeout_at(time.latest, lane_turn)
+            .await
+            .map_err(|_| Error::NotSent("other calls took too long".to_owned()))?;
+        let target = timeout_at(time.latest, self.datacenter.servers.current())
+            .await
+            .map_err(|_| interrupted("no server was found in time"))??;
+        let shared = timeout_at(time.latest, self.shared_turn(call, &target))
+            .await
+            .map_err(|_| {
+                Error::NotSent("other programs of this machine took too long".to_owned())
+            })?;
         if Instant::now() >= time.latest {
             return Err(Error::NotSent("too little time is left".to_owned()));
         }
@@ -409,10 +413,9 @@ impl Client {
             ("dc", &self.scope.datacenter),
             ("ns", &self.scope.namespace),
             ("partition", &self.scope.partition),
-        ];
-        let scope = scope
-            .into_iter()
-            .filter_map(|(name, value)| Some((name, value.as_ref()?)));
+        ]
+        .into_iter()
+        .filter_map(|(name, value)| Some((name, value.as_ref()?)));
         let query = call.query.iter().map(|(name, value)| (*name, value));
         for (name, value) in query.chain(scope) {
             url.query_pairs_mut().append_pair(name, value);
@@ -441,9 +444,10 @@ impl Client {
             return Err(refusal);
         }
         let sent = Moment::now();
-        let response = timeout_at(until, request.send()).await;
-        let response = response.map_err(|_| silent(target))?;
-        let response = response.map_err(|error| unreachable(target, &error))?;
+        let response = timeout_at(until, request.send())
+            .await
+            .map_err(|_| silent(target))?
+            .map_err(|error| unreachable(target, &error))?;
         let status = response.status();
         let header = |name: &str| response.headers().get(name)?.to_str().ok();
         let index = header("X-Consul-Index").and_then(|index| index.parse::<u64>().ok());
@@ -515,13 +519,14 @@ struct Body<'a> {
 impl Body<'_> {
     /// Returns the next bytes of the body.
     async fn next(&mut self) -> Result<Option<Bytes>, Error> {
-        let part = timeout_at(self.until, self.response.chunk()).await;
-        let part = part.map_err(|_| silent(self.target))?;
-        let part = part.map_err(|error| unreachable(self.target, &error))?;
+        let part = timeout_at(self.until, self.response.chunk())
+            .await
+            .map_err(|_| silent(self.target))?
+            .map_err(|error| unreachable(self.target, &error))?;
         if let Some(part) = &part {
             self.length += part.len();
-            if self.length > LONGEST {
-                return Err(Error::AnswerTooLarge(LONGEST));
+            if self.length > LONGEST_ANSWER {
+                return Err(Error::AnswerTooLarge(LONGEST_ANSWER));
             }
         }
         Ok(part)
@@ -530,14 +535,14 @@ impl Body<'_> {
     /// Takes a turn for a long answer, unless the body has one. The time that this takes does not count against the
     /// server.
     async fn take_turn(&mut self, turns: &turns::FairTurns) -> Result<(), Error> {
-        if self.turn.is_some() || self.length <= LONG {
+        if self.turn.is_some() || self.length <= LONG_ANSWER {
             return Ok(());
         }
         let asked = Instant::now();
-        let turn = turns.take(self.client.owner());
-        let turn = timeout(self.client.shared.timeout, turn).await;
-        let turn =
-            turn.map_err(|_| Error::NoTurn("other long answers took too long".to_owned()))?;
+        let taking = turns.take(self.client.owner());
+        let turn = timeout(self.client.shared.timeout, taking)
+            .await
+            .map_err(|_| Error::NoTurn("other long answers took too long".to_owned()))?;
         self.until += asked.elapsed();
         self.turn = Some(turn);
         Ok(())

@@ -124,10 +124,10 @@ pub struct Scope {
 /// An address of a Consul server or agent: `host:port`, `http://host:port`, `https://host:port`
 /// (both with a path, if Consul is behind a proxy) or `unix:///path`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Address(pub(super) Place);
+pub struct Address(pub(super) AddressForm);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum AddressForm {
     Tcp {
         https: bool,
         /// `host:port`, or `host` alone.
@@ -156,7 +156,7 @@ impl FromStr for Address {
         let https = match scheme {
             "http" => false,
             "https" => true,
-            "unix" if rest.starts_with('/') => return Ok(Self(Place::Unix(rest.into()))),
+            "unix" if rest.starts_with('/') => return Ok(Self(AddressForm::Unix(rest.into()))),
             _ => return Err(refuse("")),
         };
         let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
@@ -164,7 +164,7 @@ impl FromStr for Address {
         if url.query().is_some() || url.fragment().is_some() {
             return Err(refuse(""));
         }
-        Ok(Self(Place::Tcp {
+        Ok(Self(AddressForm::Tcp {
             https,
             authority: authority.to_owned(),
             path: path.trim_end_matches('/').to_owned(),
@@ -175,7 +175,7 @@ impl FromStr for Address {
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
-            Place::Tcp {
+            AddressForm::Tcp {
                 https,
                 authority,
                 path,
@@ -183,7 +183,7 @@ impl fmt::Display for Address {
                 let scheme = if *https { "https" } else { "http" };
                 write!(f, "{scheme}://{authority}{path}")
             }
-            Place::Unix(path) => write!(f, "unix://{}", path.display()),
+            AddressForm::Unix(path) => write!(f, "unix://{}", path.display()),
         }
     }
 }
@@ -205,7 +205,7 @@ impl Default for Tls {
 impl Default for Config {
     fn default() -> Self {
         Self {
-            addresses: vec![Address(Place::Tcp {
+            addresses: vec![Address(AddressForm::Tcp {
                 https: false,
                 authority: "127.0.0.1:8500".to_owned(),
                 path: String::new(),
@@ -381,8 +381,8 @@ impl Address {
     /// Whether the address is on this machine, where an agent is expected.
     pub fn is_local(&self) -> bool {
         match &self.0 {
-            Place::Unix(_) => true,
-            Place::Tcp { authority, .. } => {
+            AddressForm::Unix(_) => true,
+            AddressForm::Tcp { authority, .. } => {
                 let url = Url::parse(&format!("http://{authority}")).ok();
                 let host = url.as_ref().and_then(Url::host_str).unwrap_or_default();
                 let ip = host.trim_matches(['[', ']']).parse::<IpAddr>();
@@ -392,11 +392,11 @@ impl Address {
     }
 
     pub(super) fn is_https(&self) -> bool {
-        matches!(&self.0, Place::Tcp { https: true, .. })
+        matches!(&self.0, AddressForm::Tcp { https: true, .. })
     }
 
     pub(super) fn is_socket(&self) -> bool {
-        matches!(&self.0, Place::Unix(_))
+        matches!(&self.0, AddressForm::Unix(_))
     }
 }
 

@@ -17,7 +17,7 @@ use tokio::sync::Semaphore;
 
 use super::{
     endpoints::{Choice, Endpoints, Target},
-    lanes::{ELSEWHERE, Lanes},
+    lanes::{CALLS_ELSEWHERE, Lanes},
 };
 use crate::turns::FairTurns;
 
@@ -36,7 +36,7 @@ pub(super) struct Datacenter {
 
 /// Number of long listings that are read at once: one of each owner. Of each listing, one entry at a time is in
 /// memory as text, besides the entries that were decoded until the listing proves too large.
-const LISTINGS: usize = 2;
+const LONG_LISTINGS_AT_ONCE: usize = 2;
 
 /// Turns to have a long answer in memory. Clones share them.
 #[derive(Clone, Debug)]
@@ -49,7 +49,7 @@ pub(super) struct Long {
 impl Default for Long {
     fn default() -> Self {
         Self {
-            listings: FairTurns::new(LISTINGS),
+            listings: FairTurns::new(LONG_LISTINGS_AT_ONCE),
             others: FairTurns::new(1),
         }
     }
@@ -74,7 +74,7 @@ impl Datacenters {
             home,
             known: Mutex::default(),
             watches: Arc::new(Semaphore::new(watches)),
-            elsewhere: Arc::new(Semaphore::new(ELSEWHERE)),
+            elsewhere: Arc::new(Semaphore::new(CALLS_ELSEWHERE)),
             long: [Long::default(), Long::default()],
         }
     }
@@ -98,7 +98,7 @@ impl Datacenters {
             servers: Choice::new(self.endpoints.clone()),
             lanes: Arc::new(lanes),
             long: long.clone(),
-            capacity: AtomicUsize::new(super::txn::CAPACITY),
+            capacity: AtomicUsize::new(super::txn::TRANSACTION_CAPACITY),
             enterprise: AtomicBool::new(false),
         });
         known.retain(|_, datacenter| datacenter.strong_count() > 0);

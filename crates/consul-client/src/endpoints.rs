@@ -21,16 +21,16 @@ use tokio::sync::{self, Notify};
 
 use super::{
     Config, ConfigError, Error, Tls,
-    config::{Address, CACERT, Place, TLS_SERVER_NAME},
+    config::{Address, AddressForm, CACERT, TLS_SERVER_NAME},
     files::Files,
     tls::Trust,
 };
 
 /// The most targets that are kept if a name resolves to more.
-const MOST: usize = 32;
+const MOST_TARGETS: usize = 32;
 
 /// The most connections to a server that are kept while they are not used.
-const IDLE: usize = 32;
+const MOST_IDLE_CONNECTIONS: usize = 32;
 
 /// A server, with its own connections.
 pub(super) struct Target {
@@ -44,7 +44,7 @@ pub(super) struct Target {
     /// The beginning of every URL, without a slash at its end.
     base: String,
     key: Key,
-    /// The certificates of its connections.
+    /// The certificates of the server's connections.
     trust: Arc<Trust>,
 }
 
@@ -208,7 +208,7 @@ impl Endpoints {
         if keys.is_empty() {
             return Err(unreachable(problems.join("; ")));
         }
-        keys.truncate(MOST);
+        keys.truncate(MOST_TARGETS);
         let targets = keys.into_iter().map(|key| self.target(key, trust));
         targets.collect::<Result<_, _>>().map_err(unreachable)
     }
@@ -239,7 +239,7 @@ impl Endpoints {
         };
         Ok(Target {
             name,
-            http: client(IDLE)?,
+            http: client(MOST_IDLE_CONNECTIONS)?,
             http_once: client(0)?,
             lost: Notify::new(),
             base: site.base.as_str().trim_end_matches('/').to_owned(),
@@ -291,12 +291,12 @@ impl Site {
             }
         };
         let url = match &address.0 {
-            Place::Tcp {
+            AddressForm::Tcp {
                 https,
                 authority,
                 path,
             } => format!("{}://{authority}{path}", scheme(*https)),
-            Place::Unix(_) => format!("{}://localhost", scheme(false)),
+            AddressForm::Unix(_) => format!("{}://localhost", scheme(false)),
         };
         let mut base = Url::parse(&url).map_err(|_| refuse(&url))?;
         let host = base.host_str().ok_or_else(|| refuse(&url))?.to_owned();
@@ -309,7 +309,7 @@ impl Site {
                 .map_err(|_| ConfigError::new(TLS_SERVER_NAME, problem))?;
         }
         let dial = match (&address.0, host.trim_matches(['[', ']']).parse::<IpAddr>()) {
-            (Place::Unix(path), _) => Dial::Unix(path.clone()),
+            (AddressForm::Unix(path), _) => Dial::Unix(path.clone()),
             (_, Ok(ip)) => Dial::Ip(SocketAddr::new(ip, port)),
             (_, Err(_)) => Dial::Name(host, port),
         };
@@ -328,8 +328,10 @@ impl Dial {
             Self::Unix(_) => vec![None],
             Self::Ip(address) => vec![Some(*address)],
             Self::Name(host, port) => {
-                let found = tokio::net::lookup_host((host.as_str(), *port)).await?;
-                let mut found: Vec<_> = found.map(Some).collect();
+                let mut found: Vec<_> = tokio::net::lookup_host((host.as_str(), *port))
+                    .await?
+                    .map(Some)
+                    .collect();
                 fastrand::shuffle(&mut found);
                 found
             }

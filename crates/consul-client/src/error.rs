@@ -141,7 +141,7 @@ fn list(errors: &[OpError]) -> String {
 }
 
 /// Number of characters of an answer's text that a message quotes.
-const MESSAGE: usize = 512;
+const LONGEST_MESSAGE: usize = 512;
 
 impl Error {
     /// Makes the error for an answer that can't be understood.
@@ -307,7 +307,7 @@ fn refused_transaction(body: &[u8]) -> Option<Error> {
 
 /// Returns the beginning of an answer, as one line for a log.
 fn text(body: &[u8]) -> String {
-    one_line(String::from_utf8_lossy(body).trim(), MESSAGE)
+    one_line(String::from_utf8_lossy(body).trim(), LONGEST_MESSAGE)
 }
 
 #[cfg(test)]
@@ -324,7 +324,7 @@ mod tests {
             for body in [body, refusal.to_string().into_bytes()] {
                 let error = Error::from_answer(status, &body).to_string();
                 prop_assert!(!error.chars().any(char::is_control), "{}", error);
-                prop_assert!(error.chars().count() < MESSAGE + 100, "{}", error);
+                prop_assert!(error.chars().count() < LONGEST_MESSAGE + 100, "{}", error);
             }
         }
     }
@@ -475,7 +475,7 @@ mod tests {
         let Error::Unexpected { message, .. } = Error::from_answer(502, body.as_bytes()) else {
             panic!("not unexpected");
         };
-        assert_eq!(message.chars().count(), MESSAGE);
+        assert_eq!(message.chars().count(), LONGEST_MESSAGE);
         assert!(!message.contains('\n'));
     }
 }

@@ -69,8 +69,8 @@ impl Config {
     fn has_credentials(&self) -> bool {
         let file = self.token_file.as_ref();
         // An optional file that is not there holds no token.
-        let file = file.is_some_and(|file| !self.token_file_may_come || file.exists());
-        file || self.token.is_some() || self.login.is_some() || self.http_auth.is_some()
+        let has_file = file.is_some_and(|file| !self.token_file_may_come || file.exists());
+        has_file || self.token.is_some() || self.login.is_some() || self.http_auth.is_some()
     }
 }
 

@@ -21,7 +21,7 @@ use tokio::{
 use super::ConfigError;
 
 /// Interval between two checks of the files.
-const INTERVAL: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Longest time that a check may take. The time is limited because the disk may hang.
 pub(super) const CHECK_TIMEOUT: Duration = Duration::from_secs(2);
@@ -73,8 +73,8 @@ impl<S: Source> Files<S> {
 
     /// Makes a reader of files that do not exist yet, with the content to use until they do.
     pub(super) fn expected(source: S, until_then: S::Content) -> Self {
-        let missing = source.files().into_iter().map(|file| (file, None));
-        let missing = missing.collect();
+        let files = source.files().into_iter();
+        let missing = files.map(|file| (file, None)).collect();
         Self::new(source, until_then, missing)
     }
 
@@ -98,7 +98,7 @@ impl<S: Source> Files<S> {
         let mut last = self.last.lock().await;
         let invalidated = self.invalidated.swap(false, Ordering::Relaxed);
         // Without files there is nothing to check.
-        if !last.stamps.is_empty() && (invalidated || last.checked_at.elapsed() >= INTERVAL) {
+        if !last.stamps.is_empty() && (invalidated || last.checked_at.elapsed() >= CHECK_INTERVAL) {
             last.check_again(&self.source).await;
         }
         last.content.clone()

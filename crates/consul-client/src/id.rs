@@ -27,7 +27,7 @@ pub type IdHash = foldhash::fast::RandomState;
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(from = "String", into = "String")]
 pub struct Id {
-    /// 0 if it is not a UUID in its usual form.
+    /// The UUID as a number; 0 if the text is not a UUID in its usual form.
     number: u128,
     text: Arc<str>,
 }
@@ -38,7 +38,7 @@ impl Id {
         &self.text
     }
 
-    /// Whether it is a UUID in its usual form. (No id is all zeros.)
+    /// Whether the id is a UUID in its usual form. (No id is all zeros.)
     pub fn is_uuid(&self) -> bool {
         self.number != 0
     }

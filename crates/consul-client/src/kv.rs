@@ -99,12 +99,12 @@ impl Client {
         flags: u64,
         mode: PutMode,
     ) -> Result<bool, Error> {
-        let call = Call::put("kv_put", key_path(key)?, value.to_vec());
+        let put = Call::put("kv_put", key_path(key)?, value.to_vec());
         let call = match mode {
-            PutMode::Set => call,
-            PutMode::Cas(index) => call.with("cas", index.to_string()),
-            PutMode::Acquire(session) => call.with("acquire", session.as_str()),
-            PutMode::Release(session) => call.with("release", session.as_str()),
+            PutMode::Set => put,
+            PutMode::Cas(index) => put.with("cas", index.to_string()),
+            PutMode::Acquire(session) => put.with("acquire", session.as_str()),
+            PutMode::Release(session) => put.with("release", session.as_str()),
         };
         self.send(call.with("flags", flags.to_string()))
             .await?
@@ -199,8 +199,8 @@ impl<'de> Visitor<'de> for Ending<'_> {
     }
 }
 
-/// Characters that need no escape in a path.
-const PLAIN: &AsciiSet = &NON_ALPHANUMERIC
+/// Characters that are escaped in a path: all except those that need no escape.
+const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')
     .remove(b'.')
     .remove(b'_')
@@ -211,7 +211,7 @@ pub(super) fn segment(text: &str) -> Result<String, Error> {
     match text {
         // "." and ".." have a meaning in URLs and can't be escaped.
         "" | "." | ".." => Err(Error::invalid_key(text)),
-        _ => Ok(utf8_percent_encode(text, PLAIN).to_string()),
+        _ => Ok(utf8_percent_encode(text, ESCAPED).to_string()),
     }
 }
 
@@ -223,7 +223,7 @@ fn key_path(key: &str) -> Result<String, Error> {
 }
 
 pub(super) fn list_path(prefix: &str) -> Result<String, Error> {
-    const FOLDERS: &AsciiSet = &PLAIN.remove(b'/');
+    const FOLDERS: &AsciiSet = &ESCAPED.remove(b'/');
     // Empty segments and dots are normalized on the way, and by Consul since 1.21.5 even if they are escaped: the call
     // would be about another key.
     let folders = prefix.strip_suffix('/').unwrap_or(prefix);
@@ -349,8 +349,8 @@ mod tests {
             "Session":"e3bc48c5-d578-a5a2-8922-52dbf9ee84ab","CreateIndex":22,"ModifyIndex":23},
             {"LockIndex":0,"Key":"s/2","Flags":0,"Value":null,"CreateIndex":5,"ModifyIndex":5}]"#;
         let wire: Vec<WireEntry<'_>> = serde_json::from_str(body).unwrap();
-        let entries: Result<Vec<_>, _> = wire.into_iter().map(WireEntry::decode).collect();
-        let entries = entries.unwrap();
+        let decoded: Result<Vec<_>, _> = wire.into_iter().map(WireEntry::decode).collect();
+        let entries = decoded.unwrap();
         assert_eq!(entries[0].value, br#"{"a":1}"#);
         assert_eq!(entries[0].flags, 0xe0f6_9a2b_aa41_4de0);
         assert_eq!(

@@ -44,7 +44,7 @@ pub(super) struct Lanes {
 pub(super) type Turn<'a> = (SemaphorePermit<'a>, Option<SemaphorePermit<'a>>);
 
 /// Calls to all datacenters except the client's own: a datacenter that hangs takes a third of them.
-pub(super) const ELSEWHERE: usize = 48;
+pub(super) const CALLS_ELSEWHERE: usize = 48;
 
 impl Lanes {
     /// Makes the lanes for the client's own datacenter.
@@ -133,9 +133,9 @@ mod tests {
         let apart = Lanes::apart();
         // An election makes one call after the other, beside a renewal and a watch.
         let election = 3 + apart.watches.available_permits();
-        let most = watches.available_permits() + home + election + ELSEWHERE;
+        let most = watches.available_permits() + home + election + CALLS_ELSEWHERE;
         assert_eq!((home, most), (34, 186));
-        let one = calls(&Lanes::elsewhere(watches, shared(ELSEWHERE)));
-        assert_eq!(3 * one, ELSEWHERE, "three that hang");
+        let one = calls(&Lanes::elsewhere(watches, shared(CALLS_ELSEWHERE)));
+        assert_eq!(3 * one, CALLS_ELSEWHERE, "three that hang");
     }
 }

@@ -15,7 +15,7 @@ use super::{
 
 /// Largest number of bytes that are kept of one prefix, with what a reader derives from it. 5000 holders with a body
 /// of 1 KiB each need 15 MiB.
-const LARGEST: usize = 16 << 20;
+const LARGEST_LISTING: usize = 16 << 20;
 
 /// The longest value of a contender, in bytes. A longer value is left out: this program and `consul lock` write less.
 const LONGEST_VALUE: usize = 16 << 10;
@@ -65,8 +65,8 @@ impl Decoder<'_> {
         let entry = self.decode(wire)?;
         self.size += own_size(&entry);
         self.derived.add(&entry);
-        if self.size + self.derived.size() > LARGEST {
-            return Err(Error::AnswerTooLarge(LARGEST));
+        if self.size + self.derived.size() > LARGEST_LISTING {
+            return Err(Error::AnswerTooLarge(LARGEST_LISTING));
         }
         if let Some(known) = self.known(&entry) {
             self.kept.push(known);
@@ -215,8 +215,8 @@ mod tests {
             entry("p/b", "b", b"1", 3),
             entry("p/c", "c", b"1", 4),
         ];
-        let known = read(&wanted(Some(&account), Entries::default()), &before).await;
-        let known = known.unwrap().unwrap();
+        let first = read(&wanted(Some(&account), Entries::default()), &before).await;
+        let known = first.unwrap().unwrap();
         let kept = budget.kept();
         assert!(kept > 0);
         let after = [
@@ -226,8 +226,8 @@ mod tests {
             entry("p/b", "b", b"2", 3),
             before[3].clone(),
         ];
-        let now = read(&wanted(Some(&account), known.clone()), &after).await;
-        let now = now.unwrap().unwrap();
+        let second = read(&wanted(Some(&account), known.clone()), &after).await;
+        let now = second.unwrap().unwrap();
         let same: Vec<_> = now
             .iter()
             .map(|entry| known.iter().any(|known| known.is_same_copy(entry)))
@@ -249,14 +249,14 @@ mod tests {
             let entry = entry(&format!("p/{number}"), "", b"", 1);
             decoder.take(entry.as_bytes()).err()
         });
-        assert_eq!(error, Some(Error::AnswerTooLarge(LARGEST)));
+        assert_eq!(error, Some(Error::AnswerTooLarge(LARGEST_LISTING)));
         drop(decoder);
         assert_eq!(budget.kept(), 0);
         // Few bytes of a lock key may list very many.
         let many = b"1,".repeat(100_000);
         let lock = entry("p/.lock", "", &many, 1);
         let error = wanted.decoder().take(lock.as_bytes());
-        assert_eq!(error, Err(Error::AnswerTooLarge(LARGEST)));
+        assert_eq!(error, Err(Error::AnswerTooLarge(LARGEST_LISTING)));
     }
 
     #[tokio::test]

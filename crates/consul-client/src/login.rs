@@ -45,20 +45,20 @@ const BEARER_TOKEN_FILE: &str = "CONSUL_BEARER_TOKEN_FILE";
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(30));
 
 /// Age from which a lost token counts as one that did work before.
-const LASTING: Duration = Duration::from_secs(30);
+const LASTING_FROM_AGE: Duration = Duration::from_secs(30);
 
 /// Pauses between checks whether the server that is asked knows a new token. The server usually knows the token after
 /// some 100 ms. An agent that is asked too early caches for 30 s that the token does not exist.
-const PROBES: Backoff = Backoff::new(Duration::from_millis(25), Duration::from_millis(500));
+const PROBE_PAUSES: Backoff = Backoff::new(Duration::from_millis(25), Duration::from_millis(500));
 
 /// Number of checks whether the server knows a new token.
-const LOOKS: usize = 10;
+const MOST_PROBES: usize = 10;
 
 /// The shortest time between checks of a token that was denied.
-const RECHECK: Duration = Duration::from_millis(250);
+const RECHECK_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Longest time that giving the token back may take.
-const LOGOUT: Duration = Duration::from_secs(2);
+const LOGOUT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The login of a client and all its clones.
 pub(super) struct Login {
@@ -71,13 +71,13 @@ struct Worker {
     method: AuthMethod,
     /// Client that sends no token.
     client: Client,
-    state: watch::Sender<State>,
+    state: watch::Sender<LoginState>,
     /// Notifies the task when Consul has answered that it does not know the token.
     denied: Notify,
 }
 
 #[derive(Clone, Default)]
-enum State {
+enum LoginState {
     /// No token is needed yet.
     #[default]
     Idle,
@@ -92,7 +92,7 @@ enum State {
 }
 
 /// A token from a login.
-struct Held {
+struct LoginToken {
     token: Token,
     since: Moment,
     /// Time for which Consul keeps the token valid; `None`: for ever.
@@ -127,10 +127,10 @@ impl Login {
     pub(super) async fn token(&self) -> Result<Token, Error> {
         self.begin();
         let mut state = self.worker.state.subscribe();
-        let known = |state: &State| !matches!(state, State::Idle | State::Asking);
+        let known = |state: &LoginState| !matches!(state, LoginState::Idle | LoginState::Asking);
         match state.wait_for(known).await.as_deref() {
-            Ok(State::In(token)) => Ok(token.clone()),
-            Ok(State::Out(error)) => Err(error.clone()),
+            Ok(LoginState::In(token)) => Ok(token.clone()),
+            Ok(LoginState::Out(error)) => Err(error.clone()),
             _ => Err(Error::NoToken),
         }
     }
@@ -139,7 +139,7 @@ impl Login {
     /// know the token. Returns whether to retry the call.
     pub(super) async fn recheck(&self) -> bool {
         let mut state = self.worker.state.subscribe();
-        if matches!(*state.borrow_and_update(), State::Over) {
+        if matches!(*state.borrow_and_update(), LoginState::Over) {
             return false;
         }
         self.worker.denied.notify_one();
@@ -148,10 +148,10 @@ impl Login {
 
     /// Gives the token back. From then on there is no token.
     pub(super) async fn end(&self) {
-        self.worker.state.send_replace(State::Over);
+        self.worker.state.send_replace(LoginState::Over);
         let task = self.task.lock().take();
         if let Some(task) = task
-            && timeout(LOGOUT, task).await.is_err()
+            && timeout(LOGOUT_TIMEOUT, task).await.is_err()
         {
             tracing::warn!(
                 "the token could not be given back to Consul: it stays until it expires"
@@ -160,10 +160,10 @@ impl Login {
     }
 
     fn begin(&self) {
-        let idle = |state: &mut State| {
-            let idle = matches!(state, State::Idle);
+        let idle = |state: &mut LoginState| {
+            let idle = matches!(state, LoginState::Idle);
             if idle {
-                *state = State::Asking;
+                *state = LoginState::Asking;
             }
             idle
         };
@@ -184,15 +184,15 @@ impl Drop for Login {
 impl Worker {
     /// Keeps a valid token until the login is over, and gives the last token back.
     async fn run(self: Arc<Self>) {
-        let mut held: Option<Held> = None;
+        let mut held: Option<LoginToken> = None;
         let mut relapses = BACKOFF;
         while self.renew(&mut held).await {
             let Some(now) = &held else { break };
             let lost = self.unless_over(self.until_due(now)).await == Some(true);
-            let lasted = now.since + LASTING < Moment::now();
+            let lasted = now.since + LASTING_FROM_AGE < Moment::now();
             if lost {
                 tracing::info!("Consul does not know the token any more: logging in again");
-                self.set_state(State::Asking);
+                self.set_state(LoginState::Asking);
                 held = None;
             }
             if lasted {
@@ -209,13 +209,13 @@ impl Worker {
     }
 
     /// Logs in until that works, and gives the previous token back; returns false if the login is over before that.
-    async fn renew(&self, held: &mut Option<Held>) -> bool {
+    async fn renew(&self, held: &mut Option<LoginToken>) -> bool {
         let mut backoff = BACKOFF;
         let mut last_logged = None;
         while !self.is_over() {
             let error = match self.log_in().await {
                 Ok(next) => {
-                    self.set_state(State::In(next.token.clone()));
+                    self.set_state(LoginState::In(next.token.clone()));
                     if let Some(old) = held.replace(next) {
                         self.log_out(&old.token).await;
                     }
@@ -233,8 +233,8 @@ impl Worker {
                 *held = None;
             }
             self.set_state(match held {
-                Some(old) => State::In(old.token.clone()),
-                None => State::Out(error.clone()),
+                Some(old) => LoginState::In(old.token.clone()),
+                None => LoginState::Out(error.clone()),
             });
             last_logged = Some(error);
             self.unless_over(backoff.wait()).await;
@@ -244,7 +244,7 @@ impl Worker {
 
     /// Waits until another token is needed: returns true if Consul no longer knows this token, false if the token
     /// will soon expire.
-    async fn until_due(&self, held: &Held) -> bool {
+    async fn until_due(&self, held: &LoginToken) -> bool {
         let expires = async {
             match held.life {
                 // The token is renewed after 70 to 85 % of its life, so that replicas that started together spread
@@ -259,8 +259,8 @@ impl Worker {
                 if self.is_lost(&held.token).await {
                     return;
                 }
-                self.set_state(State::In(held.token.clone()));
-                sleep(RECHECK).await;
+                self.set_state(LoginState::In(held.token.clone()));
+                sleep(RECHECK_INTERVAL).await;
             }
         };
         tokio::select! {
@@ -270,10 +270,10 @@ impl Worker {
     }
 
     /// Logs in once, and waits until the server that is asked knows the token.
-    async fn log_in(&self) -> Result<Held, Error> {
+    async fn log_in(&self) -> Result<LoginToken, Error> {
         #[derive(Serialize)]
         #[serde(rename_all = "PascalCase")]
-        struct Request<'a> {
+        struct LoginRequest<'a> {
             auth_method: &'a str,
             bearer_token: &'a str,
             meta: &'a BTreeMap<String, String>,
@@ -289,7 +289,7 @@ impl Worker {
             expiration_time: Option<Timestamp>,
         }
         let bearer = self.bearer().await.map_err(|why| self.failed(&why))?;
-        let request = Request {
+        let request = LoginRequest {
             auth_method: &self.method.name,
             bearer_token: bearer.expose(),
             meta: &self.method.meta,
@@ -297,12 +297,14 @@ impl Worker {
         // The request has strings only, so writing it cannot fail.
         let body = serde_json::to_vec(&request).unwrap_or_default();
         let since = Moment::now();
-        let answer = self.client.send(post("acl_login", "/v1/acl/login", body));
-        let answer = answer.await.map_err(|error| self.explain(error, &bearer))?;
-        let given: Result<Given, _> = answer.json();
+        let answer = self
+            .client
+            .send(post("acl_login", "/v1/acl/login", body))
+            .await
+            .map_err(|error| self.explain(error, &bearer))?;
         // The message does not quote the error: it could contain the token.
         let unclear = || self.failed("the answer cannot be understood");
-        let given = given.map_err(|_| unclear())?;
+        let given: Given = answer.json().map_err(|_| unclear())?;
         let token = Token::parse(&given.secret).map_err(|_| unclear())?;
         tracing::info!(
             method = self.method.name,
@@ -311,7 +313,7 @@ impl Worker {
         );
         self.probe(&token).await;
         let life = given.create_time.zip(given.expiration_time);
-        Ok(Held {
+        Ok(LoginToken {
             token,
             since,
             // Both times are from Consul's clock.
@@ -335,7 +337,7 @@ impl Worker {
     /// token is used anyway.
     async fn probe(&self, token: &Token) {
         let client = self.client.with_fixed(token.clone());
-        for pause in PROBES.pauses().take(LOOKS) {
+        for pause in PROBE_PAUSES.pauses().take(MOST_PROBES) {
             match client.send(own_token().with("stale", "")).await {
                 Err(error) if error.is_unknown_token() => sleep(pause).await,
                 _ => return,
@@ -352,7 +354,7 @@ impl Worker {
     async fn log_out(&self, token: &Token) {
         let client = self.client.with_fixed(token.clone());
         let out = client.send(post("acl_logout", "/v1/acl/logout", Vec::new()));
-        match timeout(LOGOUT, out).await {
+        match timeout(LOGOUT_TIMEOUT, out).await {
             Ok(Err(error)) if !error.is_unknown_token() => {
                 tracing::warn!(%error, "the token could not be given back to Consul: it stays until it expires");
             }
@@ -388,9 +390,9 @@ impl Worker {
         Error::LoginFailed(LoginFailure { why, passing })
     }
 
-    fn set_state(&self, news: State) {
+    fn set_state(&self, news: LoginState) {
         self.state.send_if_modified(|state| {
-            let goes_on = !matches!(state, State::Over);
+            let goes_on = !matches!(state, LoginState::Over);
             if goes_on {
                 *state = news;
             }
@@ -399,7 +401,7 @@ impl Worker {
     }
 
     fn is_over(&self) -> bool {
-        matches!(*self.state.borrow(), State::Over)
+        matches!(*self.state.borrow(), LoginState::Over)
     }
 
     /// Returns the result of `doing`, or `None` if the login is over before that.
@@ -407,7 +409,7 @@ impl Worker {
         let mut state = self.state.subscribe();
         tokio::select! {
             done = doing => Some(done),
-            _ = state.wait_for(|state| matches!(state, State::Over)) => None,
+            _ = state.wait_for(|state| matches!(state, LoginState::Over)) => None,
         }
     }
 }

@@ -21,14 +21,14 @@ impl SessionId {
         self.0.as_str()
     }
 
-    /// Whether Consul can have made it: it makes UUIDs in lower case. Anybody with write access to a semaphore's lock
-    /// can put any other text in place of an id, so no other text is shown: people and their shells use what they are
-    /// shown.
+    /// Whether Consul can have made the id: Consul makes UUIDs in lower case. Anybody with write access to a
+    /// semaphore's lock can put any other text in place of an id, so no other text is shown: people and their shells
+    /// use what they are shown.
     pub fn is_genuine(&self) -> bool {
         self.0.is_uuid()
     }
 
-    /// The id as it is shown to people.
+    /// Returns the id as people are shown it.
     pub fn shown(&self) -> &str {
         if self.is_genuine() {
             self.as_str()
@@ -73,7 +73,7 @@ pub struct Entry {
     pub flags: u64,
     /// The session that holds the key's lock.
     pub session: Option<SessionId>,
-    /// How often the key's lock has been acquired.
+    /// Number of times that the key's lock has been acquired.
     pub lock_index: u64,
     /// The raft index of the write that made the key.
     pub create_index: u64,
@@ -137,7 +137,7 @@ impl Eq for Listed {}
 pub struct Entries(Arc<Vec<Listed>>);
 
 impl Entries {
-    /// How many bytes a reader derives from them: who holds, who waits, and so on.
+    /// Returns how many bytes a reader derives from the entries: who holds, who waits, and so on.
     pub fn derived_size(&self) -> usize {
         let mut derived = Derived::default();
         self.iter().for_each(|entry| derived.add(entry));
@@ -193,15 +193,16 @@ pub struct Listing {
     pub entries: Entries,
     /// The index for the next blocking query, which waits until it is passed; at least 1.
     pub index: u64,
-    /// When the request was sent. The listing is at least as new.
+    /// Moment at which the request was sent. The listing is at least as new.
     pub sent: Moment,
-    /// Consul's indexes went back since the previous listing: it lost or restored its data, and
-    /// [`Entry::modify_index`] starts anew. Only set by a watch.
+    /// Whether Consul's indexes went back since the previous listing: Consul lost or restored its data, and
+    /// [`Entry::modify_index`] starts anew. Only a watch sets this.
     pub reset: bool,
 }
 
 impl Listing {
-    /// What each part of it shows, by the part that `part_of` says an entry belongs to. The others are left out.
+    /// Splits the listing into parts, each with the entries for which `part_of` returns that part. Entries of no part
+    /// are left out.
     pub fn split<K: Ord>(self, part_of: impl Fn(&Entry) -> Option<K>) -> BTreeMap<K, Self> {
         let mut parts: BTreeMap<K, Vec<Listed>> = BTreeMap::new();
         for entry in &self.entries {
@@ -228,8 +229,8 @@ impl Listing {
 pub struct Keys {
     /// The full keys, in order.
     pub keys: Vec<String>,
-    /// Whether Consul has not reported that it left some out, because the token may not read them. It reports that
-    /// since 1.11, and only if there is a token.
+    /// Whether no keys were left out because the token may not read them, as far as Consul reports that: since 1.11,
+    /// and only if there is a token.
     pub complete: bool,
 }
 
@@ -240,42 +241,42 @@ pub enum Op {
     Set {
         /// The key.
         key: String,
-        /// Its value.
+        /// Value to write.
         value: Vec<u8>,
-        /// Its flags.
+        /// Flags to write.
         flags: u64,
     },
     /// Writes the key if it was last written at `index`; 0: if it does not exist.
     Cas {
         /// The key.
         key: String,
-        /// Its value.
+        /// Value to write.
         value: Vec<u8>,
-        /// Its flags.
+        /// Flags to write.
         flags: u64,
-        /// The index that it must have.
+        /// Index that the key must have.
         index: u64,
     },
     /// Writes the key and locks it, unless another session holds it or its lock-delay runs.
     Lock {
         /// The key.
         key: String,
-        /// Its value.
+        /// Value to write.
         value: Vec<u8>,
-        /// Its flags.
+        /// Flags to write.
         flags: u64,
-        /// The session that is to hold it.
+        /// Session that is to hold the key.
         session: SessionId,
     },
     /// Writes the key and unlocks it, if the session holds it.
     Unlock {
         /// The key.
         key: String,
-        /// Its value.
+        /// Value to write.
         value: Vec<u8>,
-        /// Its flags.
+        /// Flags to write.
         flags: u64,
-        /// The session that holds it.
+        /// Session that holds the key.
         session: SessionId,
     },
     /// Reads the key, which must exist. A token that must not read it gets no entry and no error.
@@ -292,21 +293,21 @@ pub enum Op {
     DeleteCas {
         /// The key.
         key: String,
-        /// The index that it must have.
+        /// Index that the key must have.
         index: u64,
     },
     /// Fails unless the key was last written at `index`.
     CheckIndex {
         /// The key.
         key: String,
-        /// The index that it must have.
+        /// Index that the key must have.
         index: u64,
     },
     /// Fails unless the session holds the key.
     CheckSession {
         /// The key.
         key: String,
-        /// The session that must hold it.
+        /// Session that must hold the key.
         session: SessionId,
     },
     /// Fails if the key exists.

@@ -9,14 +9,14 @@ use super::{
     endpoints::{Choice, Target},
 };
 
-/// Between the attempts of one call.
+/// Pauses between the attempts of one call.
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(2));
 
 /// Number of pauses that one call makes.
-const PAUSES: u32 = 5;
+const MOST_PAUSES: u32 = 5;
 
 /// The shortest pause after "too many requests".
-const SLOW_DOWN: Duration = Duration::from_millis(500);
+const SLOW_DOWN_PAUSE: Duration = Duration::from_millis(500);
 
 /// The attempts of one call.
 pub(super) struct Repeat {
@@ -49,7 +49,7 @@ impl Repeat {
         let pause = match (slow, fresh) {
             (false, true) => Some(Duration::ZERO),
             (false, false) => self.next_pause(),
-            (true, _) => self.next_pause().map(|pause| pause + SLOW_DOWN),
+            (true, _) => self.next_pause().map(|pause| pause + SLOW_DOWN_PAUSE),
         };
         let Some(pause) = pause.filter(|pause| Instant::now() + *pause < self.latest) else {
             return Err(self.worst(error));
@@ -62,7 +62,7 @@ impl Repeat {
     }
 
     fn next_pause(&mut self) -> Option<Duration> {
-        (self.backoff.tries() < PAUSES).then(|| self.backoff.pause())
+        (self.backoff.tries() < MOST_PAUSES).then(|| self.backoff.pause())
     }
 
     /// The error of the whole call, whose last attempt failed with this one.

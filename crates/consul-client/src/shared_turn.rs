@@ -54,10 +54,10 @@ impl Purpose {
 
 /// Number of names that are tried before a pause. A thousand waiting programs try some thousand names a second. That
 /// costs little, and they find a name that becomes free within milliseconds.
-const TRIES: usize = 4;
+const NAMES_TRIED_AT_ONCE: usize = 4;
 
 /// Pauses between the attempts to find a free name.
-const PAUSE: Backoff = Backoff::new(Duration::from_millis(5), Duration::from_millis(200));
+const RETRY_PAUSES: Backoff = Backoff::new(Duration::from_millis(5), Duration::from_millis(200));
 
 /// A turn, which ends when this value is dropped.
 #[derive(Debug)]
@@ -74,9 +74,9 @@ impl SharedTurn {
 
     /// Waits for a turn at the server with this address.
     pub(super) async fn wait(purpose: Purpose, server: &str) -> Self {
-        let mut pause = PAUSE;
+        let mut pause = RETRY_PAUSES;
         loop {
-            match Self::take_of(purpose, server, TRIES) {
+            match Self::take_of(purpose, server, NAMES_TRIED_AT_ONCE) {
                 Some(turn) => return turn,
                 None => pause.wait().await,
             }

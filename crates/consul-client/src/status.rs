@@ -35,11 +35,11 @@ impl Client {
         #[derive(Deserialize)]
         #[serde(rename_all = "PascalCase")]
         struct Agent {
-            config: Config,
+            config: AgentConfig,
         }
         #[derive(Deserialize)]
         #[serde(rename_all = "PascalCase")]
-        struct Config {
+        struct AgentConfig {
             version: String,
         }
         let call = Call::get("agent_self", "/v1/agent/self".to_owned());

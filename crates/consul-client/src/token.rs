@@ -28,7 +28,7 @@ pub(super) struct Token {
 
 impl Token {
     pub(super) fn parse(text: &str) -> Result<Self, InvalidToken> {
-        if text.len() > LONGEST {
+        if text.len() > LONGEST_TOKEN {
             return Err(InvalidToken::TooLong);
         }
         let mut header = HeaderValue::from_str(text).map_err(|_| InvalidToken::Characters)?;
@@ -48,7 +48,7 @@ impl Token {
 }
 
 /// The longest token, in bytes. Consul's own tokens have 36 characters, and tokens from a login have some thousand.
-const LONGEST: usize = 16 << 10;
+const LONGEST_TOKEN: usize = 16 << 10;
 
 /// A reason why a text can't be sent as a token. The message does not quote the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -57,7 +57,7 @@ pub enum InvalidToken {
     #[error("holds characters that no token has")]
     Characters,
     /// The text is longer than any token can be.
-    #[error("holds more than {} KiB, which no token has", LONGEST >> 10)]
+    #[error("holds more than {} KiB, which no token has", LONGEST_TOKEN >> 10)]
     TooLong,
 }
 
@@ -220,8 +220,8 @@ mod tests {
     #[test]
     fn a_token_is_not_longer_than_any_token_is() {
         let parse = |length| Token::parse(&"x".repeat(length)).err();
-        assert_eq!(parse(LONGEST), None);
-        assert_eq!(parse(LONGEST + 1), Some(InvalidToken::TooLong));
+        assert_eq!(parse(LONGEST_TOKEN), None);
+        assert_eq!(parse(LONGEST_TOKEN + 1), Some(InvalidToken::TooLong));
         let message = InvalidToken::TooLong.to_string();
         assert_eq!(message, "holds more than 16 KiB, which no token has");
     }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::{Client, Entry, Error, Op, Scope, call::Call, kv::WireEntry};
 
 /// Number of operations that Consul accepts in a transaction since 1.14.
-pub(super) const CAPACITY: usize = 128;
+pub(super) const TRANSACTION_CAPACITY: usize = 128;
 
 impl Client {
     /// Applies all operations, or none. Returns the entries that were read, written or checked, in order; only those
@@ -35,16 +35,16 @@ impl Client {
         };
         self.refuse_without_enterprise(first.key()).await?;
         let body = wire(operations, &self.scope);
-        let answer = self
+        let sent = self
             .send(Call::put("txn", "/v1/txn".to_owned(), body))
             .await;
-        if let Err(Error::TooLarge(message)) = &answer {
+        if let Err(Error::TooLarge(message)) = &sent {
             self.learn_capacity(operations.len(), message);
         }
-        let answer = answer?;
+        let answer = sent?;
         let applied: Applied<'_> = answer.json()?;
-        let entries = applied.results.unwrap_or_default();
-        let entries = entries.into_iter().filter_map(|result| result.kv);
+        let results = applied.results.unwrap_or_default().into_iter();
+        let entries = results.filter_map(|result| result.kv);
         entries.map(WireEntry::decode).collect()
     }
 

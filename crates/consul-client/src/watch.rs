@@ -57,19 +57,20 @@ impl Default for WatchOptions {
 }
 
 /// Largest number of entries of a reading that counts once.
-const ENTRIES: u32 = 25;
+const ENTRIES_COUNTED_ONCE: u32 = 25;
 
 /// Pause between urgent readings of a watch that polls, shortened by up to a half.
-const POLL: Duration = Duration::from_millis(1500);
+const POLL_PAUSE: Duration = Duration::from_millis(1500);
 
 /// The longest wait that Consul allows.
-const LONGEST: Duration = Duration::from_mins(10);
+const LONGEST_WAIT: Duration = Duration::from_mins(10);
 
 /// Pauses between readings that fail.
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(4));
 
 /// Pause after a reading that is too large: reading the prefix again costs as much.
-const TOO_LARGE: Backoff = Backoff::new(Duration::from_secs(15), Duration::from_secs(15));
+const PAUSE_AFTER_TOO_LARGE: Backoff =
+    Backoff::new(Duration::from_secs(15), Duration::from_secs(15));
 
 impl Client {
     /// Reads a prefix: at once, then after every change and after every `wait`. A reading without a change is
@@ -93,7 +94,7 @@ impl Client {
             shares_turns: options.shares_turns,
             shared_turn: None,
             prefix: prefix.to_owned(),
-            wait: options.wait.min(LONGEST),
+            wait: options.wait.min(LONGEST_WAIT),
             since: None,
             seen: 0,
             cost: 1.0,
@@ -192,7 +193,7 @@ impl Watch {
             }
             Err(error) if error.is_too_much_to_keep() => {
                 self.known = Entries::default();
-                self.failures = Some(TOO_LARGE);
+                self.failures = Some(PAUSE_AFTER_TOO_LARGE);
             }
             Err(_) if self.failures.is_none() => self.failures = Some(BACKOFF),
             Err(_) => {}
@@ -291,7 +292,7 @@ impl Watch {
     /// Waits while no change is urgent, at most for `wait`.
     async fn pause(&mut self) {
         let shortened = |pause: Duration| pause.mul_f64(1.0 - fastrand::f64() / 2.0);
-        let poll = POLL.min(self.wait);
+        let poll = POLL_PAUSE.min(self.wait);
         let rest = async {
             // An error means that the sender is dropped.
             let _ = self.urgent.wait_for(|urgent| *urgent).await;
@@ -342,7 +343,7 @@ impl Bucket {
     /// Returns how many times a reading of this size counts. The reading causes a pause of at most half of `wait`,
     /// because readings are evidence, and there must be one in each `wait`.
     fn cost(&self, entries: u32, wait: Duration) -> f64 {
-        let size = f64::from(entries) / f64::from(ENTRIES);
+        let size = f64::from(entries) / f64::from(ENTRIES_COUNTED_ONCE);
         let most = self.rate * wait.as_secs_f64() / 2.0;
         size.min(most).max(1.0)
     }

@@ -18,8 +18,10 @@ use consul_semaphore::{
     identity::name_of, windows::WindowSpec,
 };
 
-pub(crate) use self::inspect::{Common, Completion, One, Release, Several, Watch};
-use crate::{exec, held::Sequencer};
+pub(crate) use self::inspect::{
+    CommonFlags, CompletionFlags, ListFlags, ReleaseFlags, ShowFlags, WatchFlags,
+};
+use crate::{exec, held::SequencerToCheck};
 
 /// Commands in slots of semaphores in Consul, and who holds and waits, on any machine.
 #[derive(Debug, Parser)]
@@ -33,24 +35,24 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Run a command in slots of one or several semaphores, on any machine: wait for them, hold them, give them back
     #[command(after_help = format!("{HELP}\n\n{CONSUL_ENVIRONMENT}"))]
-    Exec(Box<Exec>),
+    Exec(Box<ExecFlags>),
     /// Report by the exit code whether a slot is still held, or all of several
     #[command(after_help = format!("{HELD_HELP}\n\n{CONSUL_ENVIRONMENT}"))]
-    Held(Box<Held>),
+    Held(Box<HeldFlags>),
     /// List the semaphores below a prefix, or all
     #[command(visible_alias = "ls", after_help = format!("{}\n\n{CONSUL_ENVIRONMENT}", inspect::HELP))]
-    List(Box<Several>),
+    List(Box<ListFlags>),
     /// Show a semaphore: who holds its slots, and who waits
     #[command(after_help = format!("{}\n\n{CONSUL_ENVIRONMENT}", inspect::HELP))]
-    Show(Box<One>),
+    Show(Box<ShowFlags>),
     /// Print a line for each change: slots that are granted, released or lost, who waits, other limits
     #[command(after_help = format!("{}\n\n{CONSUL_ENVIRONMENT}", inspect::HELP))]
-    Watch(Box<Watch>),
+    Watch(Box<WatchFlags>),
     /// Take a slot from its holder, which is stuck or dead: says what follows, and asks
     #[command(after_help = format!("{}\n\n{CONSUL_ENVIRONMENT}", inspect::HELP))]
-    Release(Box<Release>),
+    Release(Box<ReleaseFlags>),
     /// Print the script that completes this program's commands and flags in a shell
-    Completion(Completion),
+    Completion(CompletionFlags),
     #[command(hide = true)]
     Become(exec::Become),
 }
@@ -81,7 +83,7 @@ Exit code: the command's own, 128 and the signal's number if a signal ended it, 
   127  the command is not found";
 
 /// The node that owns sessions without a local agent, if no token limits who may end them.
-const NODE: &str = "consul-semaphore-exec";
+const DEFAULT_NODE: &str = "consul-semaphore-exec";
 
 /// This program's credentials for Consul: anybody who has these can do in Consul what it may do.
 const CREDENTIALS: [&str; 8] = [
@@ -95,12 +97,12 @@ const CREDENTIALS: [&str; 8] = [
     "CONSUL_LOGIN_META",
 ];
 
-/// How long a command that was asked to end may take at most, by default.
-const KILL_AFTER: Duration = Duration::from_secs(10);
+/// The default for the time that a command may take to end once it was asked to.
+const DEFAULT_KILL_AFTER: Duration = Duration::from_secs(10);
 
 #[derive(Args, Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "they are flags")]
-pub(crate) struct Exec {
+pub(crate) struct ExecFlags {
     /// Where the semaphore lives in Consul
     #[arg(
         long,
@@ -111,7 +113,7 @@ pub(crate) struct Exec {
     prefix: Option<Prefix>,
 
     /// How many slots there are: the same for all who use the prefix
-    #[arg(long, short = 'n', env = "CONSUL_SEMAPHORE_LIMIT", value_name = "N", required_unless_present = "semaphores", value_parser = clap::value_parser!(u32).range(1..=i64::from(semaphore::MOST)))]
+    #[arg(long, short = 'n', env = "CONSUL_SEMAPHORE_LIMIT", value_name = "N", required_unless_present = "semaphores", value_parser = clap::value_parser!(u32).range(1..=i64::from(semaphore::GREATEST_LIMIT)))]
     limit: Option<u32>,
 
     /// How the semaphore is stored in Consul: a mutex has one slot, which `consul lock -n 1` takes. In a rate the limit
@@ -123,7 +125,7 @@ pub(crate) struct Exec {
         value_name = "MODE",
         default_value_t
     )]
-    mode: Mode,
+    mode: ModeFlag,
 
     /// For mode rate: at most as many commands and Jobs as the limit start in any such time, 1s to 12h. This program
     /// keeps running for so long after the start, and exits with the command's exit code
@@ -203,7 +205,7 @@ pub(crate) struct Exec {
         value_name = "WHAT",
         default_value_t
     )]
-    on_slot_lost: OnSlotLost,
+    on_slot_lost: OnSlotLostFlag,
 
     /// How long after SIGTERM a command that must end is killed; less than half of the TTL [default: 10s, or less]
     #[arg(long, env = "CONSUL_SEMAPHORE_KILL_AFTER", value_name = "DURATION")]
@@ -266,7 +268,7 @@ pub(crate) struct Exec {
     pass_consul_credentials: bool,
 
     #[command(flatten)]
-    pub(crate) common: Common,
+    pub(crate) common: CommonFlags,
 
     /// The command, and its arguments
     #[arg(last = true, required = true, value_name = "COMMAND")]
@@ -275,7 +277,7 @@ pub(crate) struct Exec {
 
 /// How the semaphore is stored in Consul.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-enum Mode {
+enum ModeFlag {
     /// A body with a limit and the holders' sessions
     #[default]
     Semaphore,
@@ -285,8 +287,8 @@ enum Mode {
     Rate,
 }
 
-impl Mode {
-    /// How the semaphore is stored, with the period of a rate.
+impl ModeFlag {
+    /// Returns how the semaphore is stored, with the period of a rate.
     fn stored(
         self,
         period: Option<Period>,
@@ -309,16 +311,16 @@ impl Mode {
 
 /// What happens to the command when its slot is lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-enum OnSlotLost {
-    /// It is ended
+enum OnSlotLostFlag {
+    /// The command is ended
     #[default]
     Terminate,
-    /// It gets a slot again if one is free, and continues without one if not
+    /// The command gets a slot again if one is free, and continues without one if not
     Continue,
 }
 
-impl Exec {
-    /// The slots that it asks for.
+impl ExecFlags {
+    /// Returns the slots that the flags ask for.
     fn request(&self) -> Result<holder::Request, String> {
         let Self {
             prefix,
@@ -334,7 +336,7 @@ impl Exec {
         } = self;
         // The command line has both, or neither.
         let request = if let Some((prefix, limit)) = prefix.clone().zip(*limit) {
-            if *mode == Mode::Mutex && limit != 1 {
+            if *mode == ModeFlag::Mutex && limit != 1 {
                 return Err("--mode mutex: give --limit 1, or another mode".to_owned());
             }
             let restrictions = restrictions::restrictions(limit, windows.clone(), *reserve);
@@ -358,8 +360,11 @@ impl Exec {
         Ok(request)
     }
 
-    /// The settings for `exec`.
-    pub(crate) fn settings(self, consul: &consul::Config) -> Result<exec::Settings, clap::Error> {
+    /// Returns the settings for `exec`.
+    pub(crate) fn settings(
+        self,
+        consul: &consul::Config,
+    ) -> Result<exec::ExecSettings, clap::Error> {
         let refuse = |problem: String| Cli::command().error(ErrorKind::ValueValidation, problem);
         let request = self.request().map_err(refuse)?;
         let mut semaphores = request.semaphores().iter();
@@ -381,7 +386,7 @@ impl Exec {
                     longest.as_secs()
                 )));
             }
-            asked => asked.unwrap_or(KILL_AFTER.min(longest)),
+            asked => asked.unwrap_or(DEFAULT_KILL_AFTER.min(longest)),
         };
         let agent = consul.addresses.iter().all(consul::Address::is_local) && !self.no_node_checks;
         let known = consul.token.is_some() || consul.token_file.is_some() || consul.login.is_some();
@@ -392,9 +397,13 @@ impl Exec {
                     .to_owned(),
             ));
         }
-        let program = self.command.first().map(Path::new);
-        let program = program.and_then(Path::file_name).unwrap_or_default();
-        let slots = holder::Settings {
+        let program = self
+            .command
+            .first()
+            .map(Path::new)
+            .and_then(Path::file_name)
+            .unwrap_or_default();
+        let slots = holder::HolderSettings {
             request,
             priority: self.priority,
             fair: self.fair_order,
@@ -406,18 +415,20 @@ impl Exec {
                 .unwrap_or_else(|| name_of(&rustix::system::uname().nodename().to_string_lossy())),
             program: program.to_string_lossy().into_owned(),
             session: holder::SessionSettings {
-                node: self.node.or_else(|| (!agent).then(|| NODE.to_owned())),
+                node: self
+                    .node
+                    .or_else(|| (!agent).then(|| DEFAULT_NODE.to_owned())),
                 ttl,
                 lock_delay: self.lock_delay.get(),
             },
             cooldown: self.cooldown.get(),
             on_slot_lost: match self.on_slot_lost {
-                OnSlotLost::Terminate => consul_semaphore::OnSlotLost::Suspend,
-                OnSlotLost::Continue => consul_semaphore::OnSlotLost::Continue,
+                OnSlotLostFlag::Terminate => consul_semaphore::OnSlotLost::Suspend,
+                OnSlotLostFlag::Continue => consul_semaphore::OnSlotLost::Continue,
             },
             grace: kill_after,
         };
-        Ok(exec::Settings {
+        Ok(exec::ExecSettings {
             slots,
             patience: self.wait_for.map(Seconds::get),
             quiet: self.quiet,
@@ -436,7 +447,7 @@ impl Exec {
 const HELD_HELP: &str = "Exit code: 0 the slot is held, 1 it is not, 2 that can't be told. Of several slots: 0 all are, 1 one is not.";
 
 #[derive(Args, Debug)]
-pub(crate) struct Held {
+pub(crate) struct HeldFlags {
     /// The key that the holder's session has locked
     #[arg(long, env = "CONSUL_SEMAPHORE_LOCK_KEY", value_name = "KEY")]
     lock_key: String,
@@ -451,35 +462,37 @@ pub(crate) struct Held {
 
     /// All slots that were granted together, as JSON. If the slot above is the first of them, all are checked
     #[arg(long, env = "CONSUL_SEMAPHORE_SLOTS", value_name = "JSON", value_parser = slots)]
-    slots: Option<Slots>,
+    slots: Option<SlotList>,
 
     #[command(flatten)]
-    pub(crate) common: Common,
+    pub(crate) common: CommonFlags,
 }
 
 /// Slots that were granted together.
 #[derive(Clone, Debug)]
-struct Slots(Vec<Sequencer>);
+struct SlotList(Vec<SequencerToCheck>);
 
-fn slots(text: &str) -> Result<Slots, String> {
-    let slots = consul_semaphore::Sequencer::read_list(text);
-    let slots = slots.map_err(|error| format!("it is no list of slots: {error}"))?;
+fn slots(text: &str) -> Result<SlotList, String> {
+    let slots = consul_semaphore::Sequencer::read_list(text)
+        .map_err(|error| format!("it is no list of slots: {error}"))?;
     if slots.len() > usize::try_from(MOST_SLOTS).unwrap_or(usize::MAX) {
         return Err(format!("it lists more than {MOST_SLOTS} slots"));
     }
-    Ok(Slots(slots.into_iter().map(Sequencer::from).collect()))
+    Ok(SlotList(
+        slots.into_iter().map(SequencerToCheck::from).collect(),
+    ))
 }
 
-impl Held {
-    /// The sequencers to check.
-    pub(crate) fn sequencers(self) -> Vec<Sequencer> {
-        let named = Sequencer {
+impl HeldFlags {
+    /// Returns the sequencers to check.
+    pub(crate) fn sequencers(self) -> Vec<SequencerToCheck> {
+        let named = SequencerToCheck {
             lock_key: self.lock_key,
             session: self.session.into(),
             lock_index: self.lock_index,
         };
         match self.slots {
-            Some(Slots(all)) if all.first() == Some(&named) => all,
+            Some(SlotList(all)) if all.first() == Some(&named) => all,
             // Another slot was named, or there is only one.
             _ => vec![named],
         }

@@ -31,25 +31,25 @@ use tokio::{
 
 pub(crate) use self::{
     become_command::Become,
-    failure::{Failure, MACHINE, UNKNOWN_TOKEN},
+    failure::{EXIT_MACHINE, ExecFailure, UNKNOWN_TOKEN},
     guard::guard,
 };
 use self::{
-    failure::{LOST, advice_on},
-    process::{Prepared, Process, Start},
+    failure::{EXIT_SLOT_LOST, advice_on},
+    process::{CommandLaunch, CommandProcess, Prepared},
     signals::Signals,
 };
 use crate::stderr::Stderr;
 
 /// Time after the command's end in which a signal may still be meant for the command. A signal may arrive here as well,
 /// because systemd and terminals send it to both processes.
-const GRACE: Duration = Duration::from_secs(1);
+const SIGNAL_GRACE: Duration = Duration::from_secs(1);
 
 /// The command to run, and its slots.
 #[derive(Clone, Debug)]
-pub(crate) struct Settings {
+pub(crate) struct ExecSettings {
     /// Slots that the command needs.
-    pub(crate) slots: holder::Settings,
+    pub(crate) slots: holder::HolderSettings,
     /// Longest time to wait for the slots; `None` for no limit.
     pub(crate) patience: Option<Duration>,
     /// Whether only what goes wrong is reported.
@@ -63,11 +63,11 @@ pub(crate) struct Settings {
 }
 
 /// Runs a command in its slots and returns the exit code: the command's own, 128 and the signal's number if a signal
-/// ended it, or a [`Failure`]'s, also instead of 0 if a slot turns out to have been lost. Messages go to `stderr`. Must
-/// be called on the process's main thread and with a single-threaded runtime: the command ends with the thread that
-/// started it.
-pub(crate) async fn exec(settings: Settings, consul: consul::Config, stderr: &Stderr) -> u8 {
-    let failed = |failure: Failure| {
+/// ended it, or that of an [`ExecFailure`], also instead of 0 if a slot turns out to have been lost. Messages go to
+/// `stderr`. Must be called on the process's main thread and with a single-threaded runtime: the command ends with the
+/// thread that started it.
+pub(crate) async fn exec(settings: ExecSettings, consul: consul::Config, stderr: &Stderr) -> u8 {
+    let failed = |failure: ExecFailure| {
         stderr.say(&failure.to_string());
         failure.code()
     };
@@ -84,26 +84,26 @@ pub(crate) async fn exec(settings: Settings, consul: consul::Config, stderr: &St
     // A command that may go on without its slots has lost nothing by that.
     let relies = ran.is_ok() && settings.slots.on_slot_lost != OnSlotLost::Continue;
     let mut code = ran.unwrap_or_else(failed);
-    let words = Words::of(&settings);
+    let words = ReportWording::of(&settings);
     // The loss is judged at this moment, because this program may have slept.
     let lost = holder.lost();
     leave(words, &mut holder, &mut signals, stderr).await;
     if relies && let Some(lost) = lost.or_else(|| holder.lost()) {
         stderr.say(&words.of_late_loss(&lost));
-        code = if code == 0 { LOST } else { code };
+        code = if code == 0 { EXIT_SLOT_LOST } else { code };
     }
     consul.log_out().await;
     code
 }
 
-fn set_up(consul: consul::Config) -> Result<(Signals, Client), Failure> {
-    let signals = Signals::listen().map_err(Failure::System)?;
+fn set_up(consul: consul::Config) -> Result<(Signals, Client), ExecFailure> {
+    let signals = Signals::listen().map_err(ExecFailure::System)?;
     Ok((signals, Client::new(consul)?))
 }
 
 /// Makes a holder that reports on stderr what happens, and that notifies `near` when its turn is near.
-fn hold(settings: &Settings, consul: Client, stderr: &Stderr, near: Arc<Notify>) -> Holder {
-    let (words, stderr) = (Words::of(settings), stderr.clone());
+fn hold(settings: &ExecSettings, consul: Client, stderr: &Stderr, near: Arc<Notify>) -> Holder {
+    let (words, stderr) = (ReportWording::of(settings), stderr.clone());
     let quiet = settings.quiet;
     let on_notice = move |notice| {
         if notice == Notice::Near {
@@ -125,12 +125,12 @@ fn hold(settings: &Settings, consul: Client, stderr: &Stderr, near: Arc<Notify>)
 
 /// The words of a report, which name a slot's prefix only if there are several slots.
 #[derive(Clone, Copy)]
-struct Words {
+struct ReportWording {
     several: bool,
 }
 
-impl Words {
-    fn of(settings: &Settings) -> Self {
+impl ReportWording {
+    fn of(settings: &ExecSettings) -> Self {
         Self {
             several: settings.slots.request.slots() > 1,
         }
@@ -214,13 +214,13 @@ impl Words {
 
 /// Waits for the slots, and runs the command in them.
 async fn run(
-    settings: &Settings,
+    settings: &ExecSettings,
     holder: &mut Holder,
     near: &Notify,
     signals: &mut Signals,
     stderr: &Stderr,
-) -> Result<u8, Failure> {
-    let start = Start {
+) -> Result<u8, ExecFailure> {
+    let start = CommandLaunch {
         command: &settings.command,
         withheld: settings.withheld,
         foreground: settings.foreground,
@@ -228,24 +228,25 @@ async fn run(
         ends_with_us: settings.slots.on_slot_lost != OnSlotLost::Continue,
     };
     let (granted, prepared) = wait(settings, holder, &start, near, signals).await?;
-    let process = match prepared {
+    let started_ahead = match prepared {
         Some(prepared) => prepared.run(&granted).await,
         None => None,
     };
-    let process = process.map_or_else(|| Process::start(&start, &granted), Ok);
-    let process = process.map_err(Failure::System)?;
+    let process = started_ahead
+        .map_or_else(|| CommandProcess::start(&start, &granted), Ok)
+        .map_err(ExecFailure::System)?;
     holder.started(&granted);
     attend(settings, holder, process, signals, stderr).await
 }
 
 /// Waits for the slots. Once the holder's turn is near, starts the process that only has to be given the slots.
 async fn wait(
-    settings: &Settings,
+    settings: &ExecSettings,
     holder: &mut Holder,
-    start: &Start<'_>,
+    start: &CommandLaunch<'_>,
     near: &Notify,
     signals: &mut Signals,
-) -> Result<(plan::Start, Option<Prepared>), Failure> {
+) -> Result<(plan::Start, Option<Prepared>), ExecFailure> {
     let mut prepared = None;
     let patience = settings.patience.unwrap_or(Duration::MAX);
     let waited = timeout(patience, async {
@@ -255,7 +256,7 @@ async fn wait(
             tokio::select! {
                 biased;
                 // If a signal asks to end in the moment in which a slot is granted, the command is not started.
-                signal = signals.asks_to_end() => return Err(Failure::Interrupted(signal)),
+                signal = signals.asks_to_end() => return Err(ExecFailure::Interrupted(signal)),
                 granted = &mut acquire => return Ok(granted?),
                 // A process in the foreground is not prepared early, because the terminal would also signal or stop
                 // it. A start that fails is tried again once there are slots.
@@ -272,37 +273,37 @@ async fn wait(
 }
 
 /// Returns the error for slots that were not granted within the time to wait.
-fn out_of_patience(settings: &Settings, holder: &Holder) -> Failure {
+fn out_of_patience(settings: &ExecSettings, holder: &Holder) -> ExecFailure {
     match (holder.why_waiting(), settings.patience) {
         (AcquireError::Taken(missing), Some(patience)) => {
-            Failure::OutOfPatience { missing, patience }
+            ExecFailure::OutOfPatience { missing, patience }
         }
-        (why, _) => Failure::NoSlot(why),
+        (why, _) => ExecFailure::NoSlot(why),
     }
 }
 
 /// Attends to the process until it has ended.
 async fn attend(
-    settings: &Settings,
+    settings: &ExecSettings,
     holder: &mut Holder,
-    mut process: Process,
+    mut process: CommandProcess,
     signals: &mut Signals,
     stderr: &Stderr,
-) -> Result<u8, Failure> {
+) -> Result<u8, ExecFailure> {
     let lost = loop {
         tokio::select! {
-            code = process.ended() => return code.map_err(Failure::System),
+            code = process.ended() => return code.map_err(ExecFailure::System),
             lost = holder.hold() => break lost,
             signal = signals.next() => process.forward(signal),
         }
     };
     process.forward(Signal::TERM);
     let killed = Instant::now() + settings.slots.grace;
-    stderr.say(&Words::of(settings).of_loss(&lost));
+    stderr.say(&ReportWording::of(settings).of_loss(&lost));
     loop {
         tokio::select! {
             code = process.end_by(killed) => {
-                return Err(Failure::Lost(code.map_err(Failure::System)?));
+                return Err(ExecFailure::Lost(code.map_err(ExecFailure::System)?));
             }
             // Somebody may want the process to end sooner.
             signal = signals.next() => process.forward(signal),
@@ -311,7 +312,7 @@ async fn attend(
 }
 
 /// Gives back the slots, after their cooldown if the process has run; reports what can't be given back.
-async fn leave(words: Words, holder: &mut Holder, signals: &mut Signals, stderr: &Stderr) {
+async fn leave(words: ReportWording, holder: &mut Holder, signals: &mut Signals, stderr: &Stderr) {
     holder.finished();
     // Signals that came with the end of the command were meant for it.
     signals.forget();
@@ -325,7 +326,7 @@ async fn leave(words: Words, holder: &mut Holder, signals: &mut Signals, stderr:
                 Err(error) => break (error.to_string(), advice_on(&error.why)),
             },
             signal = signals.asks_to_end() => {
-                if holder.cools_until().is_some() || Moment::now().since(begun) > GRACE {
+                if holder.cools_until().is_some() || Moment::now().since(begun) > SIGNAL_GRACE {
                     break (format!("ended by signal {}", signal.as_raw()), String::new());
                 }
             }

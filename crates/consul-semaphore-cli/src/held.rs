@@ -10,7 +10,7 @@ use crate::exec::UNKNOWN_TOKEN;
 /// Data that a holder received with its slot: the key that its session has locked, and how often that key has been
 /// locked (<https://developer.hashicorp.com/consul/docs/dynamic-app-config/sessions>).
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Sequencer {
+pub(crate) struct SequencerToCheck {
     /// Contender key of the slot.
     pub(crate) lock_key: String,
     /// Session of the holder.
@@ -21,14 +21,14 @@ pub(crate) struct Sequencer {
 
 /// Answer to the question whether slots are still held.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum SlotVerdict {
     /// All slots are still held.
     Held,
     /// One slot is lost, for this reason.
     NotHeld(String),
 }
 
-impl From<consul_semaphore::Sequencer> for Sequencer {
+impl From<consul_semaphore::Sequencer> for SequencerToCheck {
     fn from(slot: consul_semaphore::Sequencer) -> Self {
         Self {
             lock_key: slot.lock_key,
@@ -46,16 +46,16 @@ impl From<consul_semaphore::Sequencer> for Sequencer {
 /// the function returns that as its answer even if Consul fails for others.
 pub(crate) async fn held(
     consul: consul::Config,
-    sequencers: &[Sequencer],
-) -> anyhow::Result<Verdict> {
+    sequencers: &[SequencerToCheck],
+) -> anyhow::Result<SlotVerdict> {
     let client = Client::new(consul)?;
     let verdict = ask(&client, sequencers).await;
     client.log_out().await;
     verdict
 }
 
-async fn ask(client: &Client, sequencers: &[Sequencer]) -> anyhow::Result<Verdict> {
-    let mut by_prefix: BTreeMap<&str, Vec<&Sequencer>> = BTreeMap::new();
+async fn ask(client: &Client, sequencers: &[SequencerToCheck]) -> anyhow::Result<SlotVerdict> {
+    let mut by_prefix: BTreeMap<&str, Vec<&SequencerToCheck>> = BTreeMap::new();
     for sequencer in sequencers {
         let (prefix, _) = sequencer
             .lock_key
@@ -70,7 +70,7 @@ async fn ask(client: &Client, sequencers: &[Sequencer]) -> anyhow::Result<Verdic
             Ok(listing) => {
                 for sequencer in sequencers {
                     let verdict = judge(sequencer, &prefix, &listing);
-                    if verdict != Verdict::Held {
+                    if verdict != SlotVerdict::Held {
                         return Ok(verdict);
                     }
                 }
@@ -79,7 +79,7 @@ async fn ask(client: &Client, sequencers: &[Sequencer]) -> anyhow::Result<Verdic
         }
     }
     match unknown {
-        None => Ok(Verdict::Held),
+        None => Ok(SlotVerdict::Held),
         Some(error) => Err(anyhow::anyhow!("{error}{}", advice(&error))),
     }
 }
@@ -96,29 +96,29 @@ fn advice(error: &consul::Error) -> &'static str {
     }
 }
 
-fn judge(sequencer: &Sequencer, prefix: &Prefix, listing: &Listing) -> Verdict {
-    let Sequencer {
+fn judge(sequencer: &SequencerToCheck, prefix: &Prefix, listing: &Listing) -> SlotVerdict {
+    let SequencerToCheck {
         lock_key,
         session,
         lock_index,
     } = sequencer;
     let mut entries = listing.entries.iter();
     let Some(entry) = entries.find(|entry| entry.key == *lock_key) else {
-        return Verdict::NotHeld(format!("{lock_key} is not there"));
+        return SlotVerdict::NotHeld(format!("{lock_key} is not there"));
     };
     if entry.session.as_ref() != Some(session) {
-        return Verdict::NotHeld(format!("{lock_key} is not locked by session {session}"));
+        return SlotVerdict::NotHeld(format!("{lock_key} is not locked by session {session}"));
     }
     if entry.lock_index != *lock_index {
         let now = entry.lock_index;
-        return Verdict::NotHeld(format!("{lock_key} has LockIndex {now}, not {lock_index}"));
+        return SlotVerdict::NotHeld(format!("{lock_key} has LockIndex {now}, not {lock_index}"));
     }
     let reading = Reading::new(prefix.clone(), Mode::Semaphore, listing.clone());
     if *lock_key != prefix.lock_key() && !reading.holds(session) {
         let lock = prefix.lock_key();
-        return Verdict::NotHeld(format!(
+        return SlotVerdict::NotHeld(format!(
             "session {session} is not among the Holders of {lock}"
         ));
     }
-    Verdict::Held
+    SlotVerdict::Held
 }

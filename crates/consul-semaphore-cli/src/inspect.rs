@@ -28,12 +28,12 @@ use consul_client::{Client, clock};
 use consul_semaphore::{Prefix, Reading};
 use serde::Serialize;
 
-pub(crate) use self::{failure::Failure, release::release, watch::watch};
-use self::{names::Names, seen::Semaphore};
+pub(crate) use self::{failure::InspectFailure, release::release, watch::watch};
+use self::{names::SessionNames, seen::SeenSemaphore};
 
 /// Format in which the answer is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Format {
+pub(crate) enum AnswerFormat {
     /// Text for people.
     Text,
     /// JSON for programs.
@@ -44,51 +44,55 @@ pub(crate) enum Format {
 pub(crate) async fn list(
     client: &Client,
     below: Option<&Prefix>,
-    format: Format,
-) -> Result<(), Failure> {
+    format: AnswerFormat,
+) -> Result<(), InspectFailure> {
     let found = find::find(client, below).await?;
     for note in &found.notes {
         message(note);
     }
     let all: Vec<_> = found.all.iter().map(|found| &found.summary).collect();
     match format {
-        Format::Json => json(&all),
-        Format::Text if all.is_empty() => {
+        AnswerFormat::Json => json(&all),
+        AnswerFormat::Text if all.is_empty() => {
             let below = below.map_or_else(String::new, |prefix| format!(" below {prefix}/"));
             message(&format!("there are no semaphores{below}"));
             Ok(())
         }
-        Format::Text => print(&text::list(&all)),
+        AnswerFormat::Text => print(&text::list(&all)),
     }
 }
 
 /// Runs `show`, which prints one semaphore with its holders and waiting contenders.
-pub(crate) async fn show(client: &Client, prefix: &Prefix, format: Format) -> Result<(), Failure> {
+pub(crate) async fn show(
+    client: &Client,
+    prefix: &Prefix,
+    format: AnswerFormat,
+) -> Result<(), InspectFailure> {
     let listing = client.list(&prefix.folder()).await?;
     let reading = Reading::found(prefix.clone(), listing);
-    let mut names = Names::default();
+    let mut names = SessionNames::default();
     names.learn(client, [&reading]).await?;
-    let semaphore = Semaphore::of(&reading, &names);
+    let semaphore = SeenSemaphore::of(&reading, &names);
     if semaphore.is_unused() {
-        return Err(Failure::Nobody(prefix.clone()));
+        return Err(InspectFailure::Nobody(prefix.clone()));
     }
     match format {
-        Format::Json => json(&semaphore),
-        Format::Text => print(&text::show(&semaphore, clock::time())),
+        AnswerFormat::Json => json(&semaphore),
+        AnswerFormat::Text => print(&text::show(&semaphore, clock::time())),
     }
 }
 
-fn json(value: &impl Serialize) -> Result<(), Failure> {
-    let text =
-        serde_json::to_string_pretty(value).map_err(|error| Failure::Output(error.into()))?;
+fn json(value: &impl Serialize) -> Result<(), InspectFailure> {
+    let text = serde_json::to_string_pretty(value)
+        .map_err(|error| InspectFailure::Output(error.into()))?;
     write(&(text + "\n"))
 }
 
-fn print(text: &Text) -> Result<(), Failure> {
+fn print(text: &Text) -> Result<(), InspectFailure> {
     write(&text.render(colour()))
 }
 
 /// Writes to stdout. A reader that closes the pipe early, as `head` does, is not a failure.
-fn write(text: &str) -> Result<(), Failure> {
-    try_write(text).map(drop).map_err(Failure::Output)
+fn write(text: &str) -> Result<(), InspectFailure> {
+    try_write(text).map(drop).map_err(InspectFailure::Output)
 }

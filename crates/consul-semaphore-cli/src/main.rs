@@ -35,19 +35,19 @@ use tokio::runtime::{Builder, Runtime};
 use crate::{
     cli::{Cli, Command},
     exec::Become,
-    held::Verdict,
+    held::SlotVerdict,
     stderr::Stderr,
 };
 
 /// Exit code of `held` if the answer is unknown.
-const UNKNOWN: u8 = 2;
+const EXIT_UNKNOWN: u8 = 2;
 
 /// Exit codes of shells for a command that can't be run, and for a command that is not found.
-const CANNOT_RUN: u8 = 126;
-const NOT_FOUND: u8 = 127;
+const EXIT_CANNOT_RUN: u8 = 126;
+const EXIT_NOT_FOUND: u8 = 127;
 
 /// Time that the exit waits for the reader of stderr.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+const STDERR_FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
 fn main() -> ExitCode {
     command_line::abort_on_panic();
@@ -76,7 +76,7 @@ fn main() -> ExitCode {
 }
 
 /// Runs a command in a slot.
-fn exec(flags: cli::Exec) -> ExitCode {
+fn exec(flags: cli::ExecFlags) -> ExitCode {
     let consul = flags.common.consul();
     let filter = flags.common.log_filter.clone();
     let settings = flags.settings(&consul).unwrap_or_else(|error| error.exit());
@@ -84,38 +84,38 @@ fn exec(flags: cli::Exec) -> ExitCode {
         Ok((runtime, stderr)) => {
             let code = runtime.block_on(exec::exec(settings, consul, &stderr));
             runtime.shutdown_background();
-            stderr.flush_within(LAST_WORDS);
+            stderr.flush_within(STDERR_FLUSH_TIMEOUT);
             code.into()
         }
-        Err(error) => end(&error, exec::MACHINE),
+        Err(error) => end(&error, exec::EXIT_MACHINE),
     }
 }
 
 /// Reports whether a slot is still held.
-fn held(flags: cli::Held) -> ExitCode {
+fn held(flags: cli::HeldFlags) -> ExitCode {
     let consul = flags.common.consul();
     let runtime = match set_up(&flags.common.log_filter) {
         Ok(runtime) => runtime,
-        Err(error) => return end(&error, UNKNOWN),
+        Err(error) => return end(&error, EXIT_UNKNOWN),
     };
     let asked = runtime.block_on(held::held(consul, &flags.sequencers()));
     runtime.shutdown_background();
     match asked {
-        Ok(Verdict::Held) => end("held", 0),
-        Ok(Verdict::NotHeld(why)) => end(&format!("not held: {why}"), 1),
-        Err(error) => end(&format!("it can't be told: {error:#}"), UNKNOWN),
+        Ok(SlotVerdict::Held) => end("held", 0),
+        Ok(SlotVerdict::NotHeld(why)) => end(&format!("not held: {why}"), 1),
+        Err(error) => end(&format!("it can't be told: {error:#}"), EXIT_UNKNOWN),
     }
 }
 
 /// Runs a call that asks Consul, and reports its failure.
 fn ask(
-    flags: &cli::Common,
-    what: impl AsyncFnOnce(&Client) -> Result<(), inspect::Failure>,
+    flags: &cli::CommonFlags,
+    what: impl AsyncFnOnce(&Client) -> Result<(), inspect::InspectFailure>,
 ) -> ExitCode {
     let consul = flags.consul();
     let runtime = match set_up(&flags.log_filter) {
         Ok(runtime) => runtime,
-        Err(error) => return end(&error, exec::MACHINE),
+        Err(error) => return end(&error, exec::EXIT_MACHINE),
     };
     let asked = runtime.block_on(async {
         let client = Client::new(consul)?;
@@ -131,7 +131,7 @@ fn ask(
 }
 
 /// Takes a slot from its holder.
-fn release(flags: &cli::Release) -> ExitCode {
+fn release(flags: &cli::ReleaseFlags) -> ExitCode {
     if !flags.yes && !io::stdin().is_terminal() {
         let problem =
             "there is no terminal to ask on: give --yes to release the slot without a question";
@@ -146,7 +146,7 @@ fn release(flags: &cli::Release) -> ExitCode {
 }
 
 /// Prints the script that completes the command line.
-fn completion(flags: &cli::Completion) -> ExitCode {
+fn completion(flags: &cli::CompletionFlags) -> ExitCode {
     let cli = Cli::command();
     let shown = cli
         .get_subcommands()
@@ -158,7 +158,7 @@ fn completion(flags: &cli::Completion) -> ExitCode {
     clap_complete::generate(flags.shell, &mut shown, env!("CARGO_BIN_NAME"), &mut script);
     match try_write(&String::from_utf8_lossy(&script)) {
         Ok(_) => ExitCode::SUCCESS,
-        Err(error) => end(&error, exec::MACHINE),
+        Err(error) => end(&error, exec::EXIT_MACHINE),
     }
 }
 
@@ -175,8 +175,8 @@ fn become_command(flags: &Become) -> ExitCode {
     };
     let program = flags.command.first().cloned().unwrap_or_default();
     let code = match error.kind() {
-        io::ErrorKind::NotFound => NOT_FOUND,
-        _ => CANNOT_RUN,
+        io::ErrorKind::NotFound => EXIT_NOT_FOUND,
+        _ => EXIT_CANNOT_RUN,
     };
     end(&format!("{}: {error}", program.display()), code)
 }

@@ -10,10 +10,10 @@ use std::{
 use tokio::time::Instant;
 
 /// Number of messages that may wait to be written. Further messages are lost.
-const QUEUE: usize = 1024;
+const QUEUED_MESSAGES: usize = 1024;
 
 /// Interval between checks whether there is room in the queue.
-const LOOK: Duration = Duration::from_millis(10);
+const ROOM_CHECK_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Handle to stderr, which a separate thread writes to. If nobody reads stderr, as at a stopped terminal or a full
 /// pipe, only that thread waits. Clones share one queue.
@@ -39,7 +39,7 @@ impl Stderr {
     }
 
     fn to(to: impl Write + Send + 'static) -> io::Result<Self> {
-        let (sender, receiver) = sync_channel(QUEUE);
+        let (sender, receiver) = sync_channel(QUEUED_MESSAGES);
         let writer = thread::Builder::new().name("stderr".to_owned());
         writer.spawn(move || write(to, &receiver))?;
         Ok(Self(sender))
@@ -58,7 +58,7 @@ impl Stderr {
             if Instant::now() >= until {
                 return;
             }
-            thread::sleep(LOOK);
+            thread::sleep(ROOM_CHECK_INTERVAL);
         }
         let left = until.saturating_duration_since(Instant::now());
         // There is no way to report that the thread did not finish in time.
@@ -121,7 +121,7 @@ mod tests {
     fn nobody_waits_for_a_reader_who_has_stopped() {
         let (reader, writer) = pipe().unwrap();
         let stderr = Stderr::to(writer).unwrap();
-        for _ in 0..2 * QUEUE {
+        for _ in 0..2 * QUEUED_MESSAGES {
             stderr.say(&"x".repeat(1024));
         }
         stderr.flush_within(Duration::from_millis(1));

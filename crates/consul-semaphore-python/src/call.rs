@@ -1,26 +1,26 @@
-//! What takes time.
+//! Runs calls that take time.
 
 use pyo3::{IntoPyObjectExt, prelude::*};
 use tokio::task::AbortHandle;
 
 use crate::process::{self, Process};
 
-/// What was begun. It may be given up.
+/// A call that was begun and can be cancelled.
 #[pyclass(frozen)]
 pub(crate) struct Call(AbortHandle);
 
 #[pymethods]
 impl Call {
-    /// Gives it up: its future is never done then, unless it is already.
+    /// Cancels the call. The future of the call is then never done, unless it is done already.
     fn cancel(&self) {
         self.0.abort();
     }
 }
 
-/// Begins this work; its outcome becomes that of `future`.
+/// Begins some work whose outcome becomes the outcome of `future`.
 ///
 /// # Errors
-/// The program ends: the outcome would never be told.
+/// The program ends, so nothing would set the outcome of `future`.
 pub(crate) fn begin<T>(
     process: &'static Process,
     future: Py<PyAny>,
@@ -39,7 +39,7 @@ where
     Ok(Call(task.abort_handle()))
 }
 
-/// This outcome becomes that of `future`.
+/// Sets the outcome of `future`.
 pub(crate) fn settle<T>(py: Python<'_>, future: &Py<PyAny>, outcome: PyResult<T>)
 where
     T: for<'py> IntoPyObject<'py>,
@@ -50,6 +50,6 @@ where
             .and_then(|value| future.call_method1(py, "set_result", (value,))),
         Err(error) => future.call_method1(py, "set_exception", (error.into_value(py),)),
     };
-    // It fails if the future is cancelled: nobody waits any more. A slot is dropped with the outcome then.
+    // This fails if the future is cancelled, because then nobody waits any more. A slot in the outcome is dropped.
     drop(settled);
 }

@@ -16,7 +16,7 @@ pub(crate) struct Consul(OfProcess<Client>);
 
 #[pymethods]
 impl Consul {
-    /// With the values of Consul's environment variables in `settings`.
+    /// Makes a client from `settings`, which has the values of Consul's environment variables.
     #[new]
     #[expect(
         clippy::needless_pass_by_value,

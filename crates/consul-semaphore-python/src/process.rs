@@ -28,27 +28,27 @@ use tokio::{
 use crate::{
     call::{self, Call},
     error::SemaphoreError,
-    slot::Held,
+    slot::ReleasableSlot,
 };
 
 /// Number of worker threads: two, so that sessions are renewed even while one thread works.
-const THREADS: usize = 2;
+const WORKER_THREADS: usize = 2;
 
 /// Number of threads that resolve host names.
-const THREADS_FOR_NAMES: usize = 4;
+const NAME_RESOLVING_THREADS: usize = 4;
 
 /// Largest number of outcomes that wait for Python. Further outcomes wait in their tasks.
-const OUTCOMES: usize = 1024;
+const MOST_WAITING_OUTCOMES: usize = 1024;
 
 /// Largest number of messages that wait to be logged. Further messages are dropped.
-const LOGS: usize = 1024;
+const MOST_WAITING_LOGS: usize = 1024;
 
 /// Time that the end of a program may wait for semaphores whose slots stay held after they are given back. Those
 /// slots are left to expire; the time is enough for the others at the same semaphores.
-const RESTING: Duration = Duration::from_secs(1);
+const GIVE_UP_RESTING_AFTER: Duration = Duration::from_secs(1);
 
 /// Time that the end of a program may wait for all other semaphores. The library gives up earlier.
-const RELEASE: Duration = Duration::from_secs(15);
+const GIVE_UP_RELEASING_AFTER: Duration = Duration::from_secs(15);
 
 /// Work to do on a thread that calls Python.
 type Delivery = Box<dyn FnOnce(Python<'_>) + Send>;
@@ -63,9 +63,9 @@ pub(crate) struct Process {
     /// Whether Python is ending.
     ends: watch::Sender<bool>,
     /// Slots that are held.
-    held: Mutex<HashMap<u64, Arc<Held>>>,
+    held: Mutex<HashMap<u64, Arc<ReleasableSlot>>>,
     /// Semaphores whose slots may not be released yet.
-    semaphores: Mutex<HashMap<u64, Known>>,
+    semaphores: Mutex<HashMap<u64, KnownSemaphore>>,
     next: AtomicU64,
 }
 
@@ -98,16 +98,16 @@ impl Process {
 
     fn new() -> PyResult<Self> {
         let runtime = runtime::Builder::new_multi_thread()
-            .worker_threads(THREADS)
-            .max_blocking_threads(THREADS_FOR_NAMES)
+            .worker_threads(WORKER_THREADS)
+            .max_blocking_threads(NAME_RESOLVING_THREADS)
             .thread_name("semaphore")
             .enable_all()
             .build()?;
         Ok(Self {
             id: std::process::id(),
             runtime,
-            outcomes: Caller::new("semaphore-calls", OUTCOMES)?,
-            logs: Caller::new("semaphore-logs", LOGS)?,
+            outcomes: Caller::new("semaphore-calls", MOST_WAITING_OUTCOMES)?,
+            logs: Caller::new("semaphore-logs", MOST_WAITING_LOGS)?,
             ends: watch::Sender::new(false),
             held: Mutex::default(),
             semaphores: Mutex::default(),
@@ -153,7 +153,7 @@ impl Process {
     ///
     /// # Errors
     /// The end of the program has given back everything that was held.
-    pub(crate) fn hold(&self, held: &Arc<Held>) -> PyResult<u64> {
+    pub(crate) fn hold(&self, held: &Arc<ReleasableSlot>) -> PyResult<u64> {
         let id = self.next();
         // The end sets its flag before it takes what is in this map, so a slot is either refused here or given back
         // there.
@@ -186,8 +186,8 @@ impl Process {
             }
             all_free(others).await;
         };
-        drop(timeout(RELEASE, all).await);
-        drop(timeout(RESTING, all_free(resting)).await);
+        drop(timeout(GIVE_UP_RELEASING_AFTER, all).await);
+        drop(timeout(GIVE_UP_RESTING_AFTER, all_free(resting)).await);
     }
 
     /// Stops the threads that call Python: a call after Python is gone would be the end of the process.
@@ -198,7 +198,7 @@ impl Process {
     }
 }
 
-async fn all_free(semaphores: Vec<Known>) {
+async fn all_free(semaphores: Vec<KnownSemaphore>) {
     for known in semaphores {
         known.semaphore.all_released().await;
     }
@@ -331,7 +331,7 @@ impl<T> Drop for OfProcess<T> {
 }
 
 #[derive(Clone)]
-struct Known {
+struct KnownSemaphore {
     semaphore: Semaphore,
     /// Whether slots stay held for a while after they are given back.
     rests: bool,
@@ -341,13 +341,13 @@ struct Known {
 pub(crate) struct Registered {
     process: &'static Process,
     id: u64,
-    known: Known,
+    known: KnownSemaphore,
 }
 
 impl Registered {
     pub(crate) fn new(process: &'static Process, semaphore: Semaphore, rests: bool) -> Self {
         let id = process.next();
-        let known = Known { semaphore, rests };
+        let known = KnownSemaphore { semaphore, rests };
         process.semaphores.lock().insert(id, known.clone());
         Self { process, id, known }
     }

@@ -18,17 +18,17 @@ const DEBUG: u8 = 10;
 const INFO: u8 = 20;
 const WARNING: u8 = 30;
 
-/// What is said of one of the semaphores: an object of Python that has these attributes.
+/// The settings of one of the semaphores: a Python object that has these attributes.
 #[derive(FromPyObject)]
 struct Part {
     prefix: String,
     limit: Option<i64>,
     mutex: bool,
-    /// In seconds, as are all times.
+    /// Period of the limit in seconds, the unit of all times here.
     period: Option<f64>,
     slots: i64,
     windows: Vec<Window>,
-    /// The slots, and the least priority.
+    /// Number of reserved slots, and the least priority that may have them.
     reserve: Option<(i64, i64)>,
 }
 
@@ -40,7 +40,7 @@ struct Window {
     limit: Option<i64>,
 }
 
-/// What is said of all of them. The library has defaults for what is not.
+/// The settings that all the semaphores share. The library has a default for each setting that is left out.
 #[derive(FromPyObject)]
 struct Common {
     priority: Option<i64>,
@@ -56,13 +56,13 @@ struct Common {
     agent_checks: Option<bool>,
 }
 
-/// Who has it asks for slots.
+/// A semaphore, or several whose slots are taken together.
 #[pyclass(frozen)]
 pub(crate) struct Semaphore(OfProcess<Arc<Registered>>);
 
 #[pymethods]
 impl Semaphore {
-    /// `parts` has one at least, and `log` is a method such as that of Python's loggers.
+    /// Makes a semaphore of `parts`, of which there is at least one. `log` is a method like `log` of Python's loggers.
     #[new]
     fn new(consul: &Consul, parts: Vec<Part>, common: Common, log: Py<PyAny>) -> PyResult<Self> {
         let process = Process::here()?;
@@ -83,7 +83,7 @@ impl Semaphore {
             let (level, text) = told(&notice);
             let log = log.clone();
             process.log(move |py| {
-                // How a program logs is its own matter.
+                // A failure of the program's logging does not concern the semaphore.
                 drop(log.call1(py, (level, text)));
             });
         });
@@ -97,7 +97,8 @@ impl Semaphore {
         }
     }
 
-    /// `future` gets a slot, whose work begins with [`Slot::begin`]. Without `timeout` it waits for as long as it takes, and with one of 0 it does not wait.
+    /// Asks for a slot, and sets the result of `future` to it. The work in the slot begins with [`Slot::begin`].
+    /// Without `timeout` the call waits for as long as it takes, and with a timeout of 0 it does not wait.
     #[pyo3(signature = (timeout, future))]
     fn acquire(&self, timeout: Option<f64>, future: Py<PyAny>) -> PyResult<Call> {
         let registered = self.0.get()?.clone();
@@ -116,7 +117,7 @@ impl Semaphore {
         })
     }
 
-    /// `future` is done once all slots are released and nobody waits for one.
+    /// Sets the result of `future` once all slots are released and nobody waits for one.
     fn all_released(&self, future: Py<PyAny>) -> PyResult<Call> {
         let registered = self.0.get()?.clone();
         let process = registered.process();
@@ -201,7 +202,7 @@ impl Common {
     }
 }
 
-/// What is logged, and how important it is.
+/// Returns the level and the text with which a notice is logged.
 fn told(notice: &Notice) -> (u8, String) {
     match notice {
         Notice::Waiting(missing) => (

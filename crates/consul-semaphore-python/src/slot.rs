@@ -16,33 +16,36 @@ use crate::{
     process::{OfProcess, Registered},
 };
 
-/// The slot, while it is held, and then what came of its release.
-pub(crate) struct Held {
-    /// Until its work begins. Whoever asked for it may be cancelled before it looks at it.
+/// A slot while it is held, and afterwards the outcome of its release.
+pub(crate) struct ReleasableSlot {
+    /// The slot until its work begins. The caller that asked for the slot may be cancelled before it gets the slot.
     pending: Mutex<Option<PendingSlot>>,
-    /// Those who wait for its loss read it. `None` before its work begins.
+    /// The slot once its work has begun; `None` before that. A caller that waits for the loss of the slot holds a read
+    /// lock.
     slot: RwLock<Option<Granted>>,
-    /// Makes them end.
+    /// The stage of the slot. A change of the stage ends the waits for the loss of the slot.
     stage: watch::Sender<Stage>,
-    /// Whether it was lost when it was given back.
+    /// Whether the slot was lost when it was given back.
     was_lost: AtomicBool,
-    /// Whether it stays held for a while after it is given back.
+    /// Whether the slot stays held for a while after it is given back.
     rests: bool,
 }
 
-/// How far a slot is.
+/// The stage of a slot between its grant and its release.
 enum Stage {
+    /// The slot is held.
     Held,
-    /// It is being given back.
+    /// The slot is being given back.
     Leaves,
-    /// It is given back, or left to expire.
+    /// The slot was given back, or is left to expire.
     Gone(Outcome),
 }
 
-/// Why a slot was lost, or `None` if it was not; or why it is still held.
+/// The outcome of a release: the reason why the slot was lost before, if it was lost; or the reason why the slot is
+/// still held.
 type Outcome = Result<Option<String>, String>;
 
-impl Held {
+impl ReleasableSlot {
     fn new(slot: PendingSlot, rests: bool) -> Self {
         Self {
             pending: Mutex::new(Some(slot)),
@@ -53,7 +56,7 @@ impl Held {
         }
     }
 
-    /// The work begins, unless it is too late.
+    /// Begins the work in the slot, unless it is too late. Returns whether the work begins.
     fn begin(&self) -> bool {
         let begun = self.pending.lock().take().and_then(PendingSlot::begin);
         match (begun, self.slot.try_write()) {
@@ -61,7 +64,7 @@ impl Held {
                 *place = Some(slot);
                 true
             }
-            // It is being given back.
+            // The slot is being given back.
             _ => false,
         }
     }
@@ -69,12 +72,12 @@ impl Held {
     fn is_lost(&self) -> bool {
         match self.slot.try_read().as_deref() {
             Ok(Some(slot)) => slot.is_lost(),
-            // It is being given back.
+            // The slot is being given back.
             Ok(None) | Err(_) => self.was_lost.load(Ordering::Relaxed),
         }
     }
 
-    /// Why it is lost, once it is; `None` if it was given back before.
+    /// Waits until the slot is lost, and returns the reason; `None` if the slot was given back before.
     async fn lost(&self) -> Option<String> {
         let slot = self.slot.read().await;
         let mut stage = self.stage.subscribe();
@@ -86,13 +89,13 @@ impl Held {
         }
     }
 
-    /// Gives it back, unless somebody does already or has, and waits until that is done: all are told the same. It must
-    /// run to its end.
+    /// Gives the slot back, and waits until that is done. If another caller gives the slot back already or has done so,
+    /// this returns the same outcome. The future must run to its end.
     pub(crate) async fn release(&self) -> PyResult<Option<String>> {
         if self.leave() {
             let outcome = match self.take().await {
                 Some(slot) => self.end(slot).await,
-                // Its work has not begun.
+                // The work in the slot has not begun.
                 None => Ok(None),
             };
             self.stage.send_replace(Stage::Gone(outcome));
@@ -104,7 +107,7 @@ impl Held {
         self.released().unwrap_or(Ok(None))
     }
 
-    /// What came of its release, once that is done.
+    /// Returns the outcome of the release; `None` while the slot is not released.
     fn released(&self) -> Option<PyResult<Option<String>>> {
         match &*self.stage.borrow() {
             Stage::Gone(outcome) => Some(outcome.clone().map_err(StillHeld::new_err)),
@@ -112,7 +115,7 @@ impl Held {
         }
     }
 
-    /// Whether the slot is to be given back now, and not by somebody else.
+    /// Moves the slot from `Held` to `Leaves`. Returns whether this call did so, and must therefore give the slot back.
     fn leave(&self) -> bool {
         self.stage.send_if_modified(|stage| {
             let held = matches!(stage, Stage::Held);
@@ -133,7 +136,7 @@ impl Held {
 
     async fn end(&self, slot: Granted) -> Outcome {
         if self.rests {
-            // Its release would wait until it has rested.
+            // A release would wait until the slot no longer stays held.
             let lost = slot.is_lost();
             return Ok(if lost {
                 Some(slot.lost().await.to_string())
@@ -154,18 +157,18 @@ impl Held {
 
 /// A slot that is held until it is released or dropped.
 #[pyclass(frozen)]
-pub(crate) struct Slot(OfProcess<Kept>);
+pub(crate) struct Slot(OfProcess<TakenSlot>);
 
-/// What it has in the process that took it.
-struct Kept {
-    held: Arc<Held>,
-    /// Where the process knows it by.
+/// The parts of a slot in the process that took the slot.
+struct TakenSlot {
+    held: Arc<ReleasableSlot>,
+    /// The number under which the process has registered the slot.
     id: u64,
     sequencers: Vec<Sequencer>,
     semaphore: Arc<Registered>,
 }
 
-impl Drop for Kept {
+impl Drop for TakenSlot {
     fn drop(&mut self) {
         let process = self.semaphore.process();
         process.forget(self.id);
@@ -175,13 +178,15 @@ impl Drop for Kept {
 }
 
 impl Slot {
+    /// Registers a slot that was granted.
+    ///
     /// # Errors
-    /// The program ends: the slot is given back.
+    /// The program ends, and the slot is given back.
     pub(crate) fn new(slot: PendingSlot, semaphore: Arc<Registered>) -> PyResult<Self> {
         let sequencers = slot.sequencers();
-        let held = Arc::new(Held::new(slot, semaphore.rests()));
+        let held = Arc::new(ReleasableSlot::new(slot, semaphore.rests()));
         let id = semaphore.process().hold(&held)?;
-        Ok(Self(OfProcess::new(Kept {
+        Ok(Self(OfProcess::new(TakenSlot {
             held,
             id,
             sequencers,
@@ -192,7 +197,7 @@ impl Slot {
 
 #[pymethods]
 impl Slot {
-    /// Key, session, `LockIndex` and fencing token of each slot that was granted together.
+    /// Returns the key, session, `LockIndex` and fencing token of each slot that was granted together.
     fn sequencers(&self) -> PyResult<Vec<(String, String, u64, u64)>> {
         let sequencers = self.0.get()?.sequencers.iter();
         let all = sequencers.map(|of| {
@@ -207,12 +212,12 @@ impl Slot {
         Ok(all.collect())
     }
 
-    /// Whether the work begins in it. Otherwise it is too late, and it is given back.
+    /// Begins the work in the slot. Returns false if it is too late, and the slot is given back.
     fn begin(&self) -> PyResult<bool> {
         Ok(self.0.get()?.held.begin())
     }
 
-    /// Whether this process took it, not one that it was forked from.
+    /// Whether this process took the slot, and not a process from which this one was forked.
     fn is_here(&self) -> bool {
         self.0.is_here()
     }
@@ -221,9 +226,9 @@ impl Slot {
         Ok(self.0.get()?.held.is_lost())
     }
 
-    /// `future` gets why it is lost, once it is, or `None` when it is given back.
+    /// Sets the result of `future` once the slot is lost, to the reason, or once the slot is given back, to `None`.
     fn when_lost(&self, future: Py<PyAny>) -> PyResult<Call> {
-        let Kept {
+        let TakenSlot {
             held, semaphore, ..
         } = self.0.get()?;
         let held = held.clone();
@@ -234,10 +239,10 @@ impl Slot {
         )
     }
 
-    /// Gives it back. `future` gets why it was lost, or `None` if it was not; unless the slot rests, once others can
-    /// have it.
+    /// Gives the slot back, and sets the result of `future`: the reason why the slot was lost, or `None` if it was not
+    /// lost. The result is set once others can have the slot, unless the slot stays held for a while.
     fn release(&self, py: Python<'_>, future: Py<PyAny>) -> PyResult<()> {
-        let Kept {
+        let TakenSlot {
             held, semaphore, ..
         } = self.0.get()?;
         if let Some(outcome) = held.released() {
@@ -245,7 +250,7 @@ impl Slot {
             return Ok(());
         }
         let held = held.clone();
-        // It goes on even if nobody waits for it.
+        // The release goes on even if nobody waits for it.
         let release = async move { held.release().await };
         call::begin(semaphore.process(), future, release).map(drop)
     }

@@ -9,7 +9,7 @@ use super::workload::{Granted, MOST_SEMAPHORES, MOST_SLOTS};
 
 /// Largest size of the lock keys of a request in a contender's body, in bytes: with a contender for each slot, a
 /// grant must fit into one transaction of Consul.
-const LONGEST: usize = 1024;
+const MOST_LOCK_KEY_BYTES: usize = 1024;
 
 /// The whole request that a slot is part of: how many slots a workload asked for at each lock key.
 ///
@@ -66,7 +66,7 @@ impl Asked {
             slots.checked_add(part.slots).filter(|_| part.slots > 0)
         });
         let several = slots.is_some_and(|slots| (2..=MOST_SLOTS).contains(&slots));
-        if several && parts.len() <= MOST_SEMAPHORES && bytes <= LONGEST {
+        if several && parts.len() <= MOST_SEMAPHORES && bytes <= MOST_LOCK_KEY_BYTES {
             Self(parts)
         } else {
             Self::default()
@@ -112,7 +112,7 @@ mod tests {
             json!([at("a/.lock", 0), at("b/.lock", 2)]),
             json!([at("a/.lock", MOST_SLOTS), at("b/.lock", 1)]),
             json!([at("a/.lock", u32::MAX), at("b/.lock", u32::MAX)]),
-            json!([at(&"a".repeat(LONGEST + 1), 2)]),
+            json!([at(&"a".repeat(MOST_LOCK_KEY_BYTES + 1), 2)]),
             json!(vec![at("a/.lock", 1); MOST_SEMAPHORES + 1]),
         ] {
             let asked = read(value.clone());

@@ -5,10 +5,10 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 
 /// Largest number of intervals that are remembered.
-pub const REMEMBERED: usize = 20;
+pub const MOST_INTERVALS: usize = 20;
 
 /// Shortest time that is remembered, because deadlines have whole seconds.
-const SHORT: SignedDuration = SignedDuration::from_secs(1);
+const SHORTEST_INTERVAL: SignedDuration = SignedDuration::from_secs(1);
 
 /// Interval in which a semaphore could grant nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -19,8 +19,9 @@ pub struct Interval {
     pub to: Option<Timestamp>,
 }
 
-/// The last intervals in which nothing could be granted, oldest first. There are at most [`REMEMBERED`]: if there are
-/// more, the two that are nearest to each other become one, so that a deadline comes rather too late than too early.
+/// The last intervals in which nothing could be granted, oldest first. There are at most [`MOST_INTERVALS`]: if there
+/// are more, the two that are nearest to each other become one, so that a deadline comes rather too late than too
+/// early.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Blocked(Vec<Interval>);
 
@@ -60,7 +61,9 @@ impl Blocked {
         let last = self.0.last_mut();
         match last {
             // An interval that was over within a second is not worth a write of the status.
-            Some(Interval { from, to: None }) if !blocked && now.duration_since(*from) < SHORT => {
+            Some(Interval { from, to: None })
+                if !blocked && now.duration_since(*from) < SHORTEST_INTERVAL =>
+            {
                 self.0.pop();
             }
             Some(Interval { to: to @ None, .. }) if !blocked => *to = Some(now),
@@ -110,7 +113,7 @@ impl Blocked {
     }
 
     fn forget(&mut self) {
-        while self.0.len() > REMEMBERED {
+        while self.0.len() > MOST_INTERVALS {
             let gap = |place: &usize| match (self.0.get(*place), self.0.get(place + 1)) {
                 (Some(Interval { to: Some(to), .. }), Some(next)) => next.from.duration_since(*to),
                 _ => SignedDuration::MAX,
@@ -242,7 +245,7 @@ mod tests {
                 is_blocked = blocks;
                 noted.note(blocks, at(now));
             }
-            prop_assert!(noted.intervals().len() <= REMEMBERED);
+            prop_assert!(noted.intervals().len() <= MOST_INTERVALS);
             let said = deadline(&[&noted], 0, timeout.unsigned_abs());
             let exact = due.or_else(|| (!is_blocked).then(|| now + timeout - waited));
             if let (Some(said), Some(exact)) = (said, exact) {

@@ -3,7 +3,7 @@
 mod mutex;
 mod semaphore;
 
-use self::{mutex::Mutex, semaphore::Semaphore};
+use self::{mutex::MutexDraft, semaphore::SemaphoreDraft};
 use super::{
     Mode,
     asked::Asked,
@@ -20,8 +20,8 @@ use consul_client::{Op, SessionId};
 
 /// State of the lock key as the transaction leaves it.
 enum Draft<'a> {
-    Semaphore(Semaphore<'a>),
-    Mutex(Mutex),
+    Semaphore(SemaphoreDraft<'a>),
+    Mutex(MutexDraft),
 }
 
 /// A transaction being composed.
@@ -49,8 +49,8 @@ pub(super) struct Composer<'a> {
 impl<'a> Composer<'a> {
     pub(super) fn new(reading: &'a Reading, observed: &'a Observed<'a>) -> Self {
         let draft = match observed.settings.mode {
-            Mode::Semaphore => Draft::Semaphore(Semaphore::new(reading.lock())),
-            Mode::Mutex => Draft::Mutex(Mutex::new(reading)),
+            Mode::Semaphore => Draft::Semaphore(SemaphoreDraft::new(reading.lock())),
+            Mode::Mutex => Draft::Mutex(MutexDraft::new(reading)),
         };
         Self {
             observed,

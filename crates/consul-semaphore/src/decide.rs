@@ -27,8 +27,8 @@ use super::{
     lock::{Lock, Unreadable},
     mutex::MutexMemory,
     plan::{
-        Enough, GiveBack, Grant, Part, Plan, Release, Rename, SessionRequest, Slot, Stance, Start,
-        Waits,
+        Enough, GiveBack, Grant, HeldSlot, Part, Plan, Release, Rename, SessionRequest, Stance,
+        Start, Waits,
     },
     rate::Starts,
     reading::{Deaths, Reading},
@@ -45,7 +45,7 @@ pub const AHEAD: usize = 16;
 
 /// Largest number of waiting workloads that keep their contenders although others have overtaken them. If two such
 /// workloads keep changing places because someone rewrites their priority, that costs no sessions and no writes.
-pub const OVERTAKEN: usize = 1;
+pub const MOST_OVERTAKEN: usize = 1;
 
 /// All facts that a pass knows.
 #[derive(Clone, Copy)]
@@ -228,11 +228,11 @@ impl<'a> Pass<'a> {
         let busy = self.is_busy(uid);
         let barred = self.observed.barred.contains(uid);
         let immovable = self.observed.immovable.contains(uid);
-        let may_start = ours
-            .workload
-            .as_ref()
-            .is_some_and(|workload| settings.may_start(workload));
-        let may_start = may_start && !immovable;
+        let may_start = !immovable
+            && ours
+                .workload
+                .as_ref()
+                .is_some_and(|workload| settings.may_start(workload));
         let fate = match ours.fate(held, may_start) {
             // After the grant of this slot the workload asked for another slot, and got that one first.
             _ if ours
@@ -305,15 +305,15 @@ impl<'a> Pass<'a> {
             let asked = self.slots_for(workload);
             let slot = |ours: &&OwnContender| {
                 let contender = self.reading.contender(&ours.session)?;
-                Some(Slot::new(ours.session.clone(), contender))
+                Some(HeldSlot::new(ours.session.clone(), contender))
             };
-            let slots: Vec<Slot> = held.iter().filter_map(slot).collect();
-            let gives_back = self.plan.give_backs.iter();
-            let mut gives_back = gives_back.map(|give_back| &give_back.workload.uid);
+            let slots: Vec<HeldSlot> = held.iter().filter_map(slot).collect();
+            let mut give_backs = self.plan.give_backs.iter();
             let granted = held.iter().map(|ours| self.granted_with(&ours.session));
             let more = granted.map(|asked| asked.lock_keys()).max() > Some(workload.requests.len());
-            let whole = u32::try_from(slots.len()) == Ok(asked) && !more;
-            let whole = whole && !gives_back.any(|other| other == uid);
+            let whole = u32::try_from(slots.len()) == Ok(asked)
+                && !more
+                && !give_backs.any(|give_back| give_back.workload.uid == *uid);
             if whole && workload.asks_for_several() {
                 self.plan.parts.insert(uid.clone(), Part::Held(slots));
             } else if whole {
@@ -750,7 +750,7 @@ impl<'a> Pass<'a> {
         for ours in overtaken {
             // A contender that tells others to keep slots is not spared, because nothing is kept for a workload that
             // is not next.
-            if spared < OVERTAKEN && !self.tells_to_keep(&ours.session) {
+            if spared < MOST_OVERTAKEN && !self.tells_to_keep(&ours.session) {
                 spared += 1;
             } else {
                 self.release(ours);
@@ -789,8 +789,9 @@ impl<'a> Pass<'a> {
                 .collect()
         };
         let is_needed = |slot: &SlotId| {
-            let waits = queued.get(&slot.workload);
-            let waits = waits.is_some_and(|workload| slot.ordinal < self.slots_for(workload));
+            let waits = queued
+                .get(&slot.workload)
+                .is_some_and(|workload| slot.ordinal < self.slots_for(workload));
             let mut lost = lost.iter();
             waits
                 || self.replaces_slot(slot)

@@ -54,18 +54,18 @@ use std::{
 pub(crate) use self::knowledge::Memory;
 
 use self::{
-    agenda::{Agenda, Due},
-    joint::{Joint, LastPass, LastPasses, Next, Said, Share},
+    agenda::{Agenda, DueWork},
+    joint::{Joint, JointShare, JointStep, LastPass, LastPasses, QueueReport},
     watched::Concerned,
 };
 pub use self::{
-    knowledge::Trouble,
+    knowledge::ConsulTrouble,
     lookup::{Changes, Lookup},
     message::{Action, Answer, Call, CallId, Event, Moved, News, Now, Outcome, Write, Written},
     proofs::START_SETTLE_TIME,
     queue::{Conclusion, IDLE, Queue},
     refs::{QueueRef, SemaphoreRef},
-    semaphore::{ConsulAccess, Duty, Known, Obstacle, QueueState, Semaphore, Spec},
+    semaphore::{ConsulAccess, Duty, Known, Obstacle, QueueState, SemaphoreState, Spec},
     sessions::Owner,
     waiting::{Reach, RequestClass, WaitingList, head},
     waits::{HEARTBEAT, Located, Overdue, Superseded},
@@ -73,16 +73,16 @@ pub use self::{
 };
 use crate::{
     Asked, Key, Settings, SlotRequest, Uid, Workload, lock_key_of,
-    plan::{Slot, Stance, Start},
+    plan::{HeldSlot, Stance, Start},
 };
 use consul_client::{self as consul, Listing, Session, SessionId, clock::Moment};
 
 /// Shortest time between two reviews of a whole semaphore that are caused only by the passing of time.
-const SOONEST: Duration = Duration::from_millis(10);
+const MIN_REVIEW_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Largest number of workloads asking for several semaphores for which a queue that frees slots makes other queues
 /// decide at once.
-const MOST_TRIED: usize = 8;
+const MOST_JOINT_WORKLOADS_TRIED: usize = 8;
 
 /// Data that the caller stores anyway and the engine reads: see [`Lookup`].
 pub trait Stores {
@@ -137,7 +137,7 @@ pub struct Passed {
 /// to what changed. Namespaces take turns.
 #[derive(Clone, Debug, Default)]
 pub struct Engine {
-    semaphores: BTreeMap<SemaphoreRef, Semaphore>,
+    semaphores: BTreeMap<SemaphoreRef, SemaphoreState>,
     agenda: Agenda,
     /// Queues by the number in their calls.
     by_number: BTreeMap<u64, QueueRef>,
@@ -171,7 +171,7 @@ impl Engine {
             state.respec(spec, now, stores)
         } else {
             let (known, access) = known();
-            let state = Semaphore::new(semaphore.clone(), spec, known, access);
+            let state = SemaphoreState::new(semaphore.clone(), spec, known, access);
             self.semaphores.insert(semaphore.clone(), state);
             true
         };
@@ -200,7 +200,7 @@ impl Engine {
         now: Now,
         stores: &impl Stores,
     ) {
-        let state = Semaphore::standalone(semaphore.clone(), settings, operations);
+        let state = SemaphoreState::standalone(semaphore.clone(), settings, operations);
         self.semaphores.insert(semaphore.clone(), state);
         for key in stores.keys(semaphore) {
             self.mark(&QueueRef::new(semaphore, key), now, stores);
@@ -226,7 +226,7 @@ impl Engine {
             ahead.extend(sessions.map(|session| (reference.clone(), session)));
             self.forget(&reference, queue.number());
         }
-        self.agenda.set(Due::Semaphore(semaphore.clone()), None);
+        self.agenda.set(DueWork::Semaphore(semaphore.clone()), None);
         self.changed.remove(semaphore);
         ahead
     }
@@ -420,8 +420,8 @@ impl Engine {
         }
         while let Some(due) = self.agenda.take_due(now.moment) {
             match due {
-                Due::Queue(queue) => self.agenda.mark(&queue),
-                Due::Semaphore(semaphore) => self.review(&semaphore, now, stores),
+                DueWork::Queue(queue) => self.agenda.mark(&queue),
+                DueWork::Semaphore(semaphore) => self.review(&semaphore, now, stores),
             }
         }
     }
@@ -455,7 +455,7 @@ impl Engine {
         self.note_longest_cooldowns(queue, stores);
         let state = self.semaphores.get_mut(&queue.semaphore);
         let Some(state) = state.filter(|state| state.may_pass()) else {
-            self.agenda.set(Due::Queue(queue.clone()), None);
+            self.agenda.set(DueWork::Queue(queue.clone()), None);
             self.join(queue, now, stores);
             return None;
         };
@@ -487,7 +487,7 @@ impl Engine {
     }
 
     /// Returns a semaphore.
-    pub fn semaphore(&self, semaphore: &SemaphoreRef) -> Option<&Semaphore> {
+    pub fn semaphore(&self, semaphore: &SemaphoreRef) -> Option<&SemaphoreState> {
         self.semaphores.get(semaphore)
     }
 
@@ -595,7 +595,7 @@ impl Engine {
         }
         // A queue that had no pass yet waits for its first one.
         let time = Some(state.queue.next_timeout()).filter(|time| *time > Moment::default());
-        self.agenda.set(Due::Queue(queue.clone()), time);
+        self.agenda.set(DueWork::Queue(queue.clone()), time);
     }
 
     /// Removes the queue of a key that is no longer used, unless something has happened since its last pass.
@@ -628,18 +628,20 @@ impl Engine {
             return;
         };
         let (duties, settled) = state.review(now, stores);
-        let next = state.next_review(now);
-        let next = next.map(|next| next.max(now.moment + SOONEST));
+        let next = state
+            .next_review(now)
+            .map(|next| next.max(now.moment + MIN_REVIEW_INTERVAL));
         if !duties.is_empty() {
             self.changed.insert(semaphore.clone());
         }
-        let effects = duties.into_iter();
-        let effects = effects.map(|duty| Effect::Semaphore(semaphore.clone(), duty));
+        let effects = duties
+            .into_iter()
+            .map(|duty| Effect::Semaphore(semaphore.clone(), duty));
         self.effects.extend(effects);
         if settled {
             self.mark_all(semaphore);
         }
-        self.agenda.set(Due::Semaphore(semaphore.clone()), next);
+        self.agenda.set(DueWork::Semaphore(semaphore.clone()), next);
     }
 }
 
@@ -660,11 +662,11 @@ impl Engine {
     /// Returns the workloads about which this queue's part may decide.
     fn joint_at(&self, queue: &QueueRef) -> impl Iterator<Item = &Uid> {
         let known = self.joint.of(queue);
-        let parts = self
+        let new = self
             .concluded(queue)
-            .map(|conclusion| conclusion.parts.keys());
-        let new = parts.into_iter().flatten();
-        let new = new.filter(move |uid| known.is_none_or(|known| !known.contains(*uid)));
+            .into_iter()
+            .flat_map(|conclusion| conclusion.parts.keys())
+            .filter(move |uid| known.is_none_or(|known| !known.contains(*uid)));
         known.into_iter().flatten().chain(new)
     }
 
@@ -727,11 +729,11 @@ impl Engine {
         let all = self.joint_at(queue).cloned().collect();
         let workloads = self.joint_workloads(queue, all, stores).into_iter();
         let several = workloads.filter(|(workload, _)| workload.asks_for_several());
-        for (workload, queues) in several.take(MOST_TRIED) {
+        for (workload, queues) in several.take(MOST_JOINT_WORKLOADS_TRIED) {
             let uid = &workload.uid;
             let is_hopeless = |queue: &QueueRef| {
                 let doubts = self.queue(queue).is_none_or(Queue::is_in_doubt);
-                doubts || !self.agenda.is_marked(queue) && !self.said(queue, uid).is_grantable()
+                doubts || !self.agenda.is_marked(queue) && !self.report(queue, uid).is_grantable()
             };
             if queues.iter().any(is_hopeless) {
                 continue;
@@ -741,8 +743,8 @@ impl Engine {
                     passed.extend(self.pass_over(other, now, stores));
                 }
             }
-            let said: Vec<Said<'_>> = queues.iter().map(|queue| self.said(queue, uid)).collect();
-            if joint::next(&said) == Next::Grant {
+            let reports = self.reports(&queues, uid);
+            if joint::next(&reports) == JointStep::Grant {
                 if self
                     .grant_jointly(&workload, &queues, now, stores)
                     .is_some()
@@ -764,25 +766,31 @@ impl Engine {
         stores: &impl Stores,
     ) {
         let uid = &workload.uid;
-        let said: Vec<Said<'_>> = queues.iter().map(|queue| self.said(queue, uid)).collect();
-        if said.contains(&Said::Later) {
+        let reports = self.reports(queues, uid);
+        if reports.contains(&QueueReport::Later) {
             return self.joint.note(uid, queues, true);
         }
         let is_due = self.joint.is_due(uid, now.moment);
-        let any = said.iter().any(Said::is_concerned);
-        let next = joint::next(&said);
-        let waits = any && next == Next::Wait;
-        let first = said.iter().position(Said::is_first);
-        let stances = joint::stances(&said, is_due);
-        let lacking = waits.then(|| joint::lacking(&workload.requests, &said));
-        let lacking = lacking.unwrap_or_default();
+        let any = reports.iter().any(QueueReport::is_concerned);
+        let next = joint::next(&reports);
+        let waits = any && next == JointStep::Wait;
+        let first = reports.iter().position(QueueReport::is_first);
+        let stances = joint::stances(&reports, is_due);
+        let lacking = if waits {
+            joint::lacking(&workload.requests, &reports)
+        } else {
+            Vec::new()
+        };
         let basis = waits
-            .then(|| joint::Basis::of(workload, queues, &said, is_due))
+            .then(|| joint::Basis::of(workload, queues, &reports, is_due))
             .flatten();
         // Queues that were removed are left out, because they have no more pass in which the workload could be
         // forgotten.
-        let existing = queues.iter().filter(|queue| self.queue(queue).is_some());
-        let existing: Vec<QueueRef> = existing.cloned().collect();
+        let existing: Vec<QueueRef> = queues
+            .iter()
+            .filter(|queue| self.queue(queue).is_some())
+            .cloned()
+            .collect();
         self.joint.note(uid, &existing, any);
         self.joint.note_basis(uid, basis);
         if let Some(first) = first.map(|first| &queues[first]) {
@@ -800,10 +808,10 @@ impl Engine {
             self.note_lacking(uid, queue, &lacking);
         }
         match next {
-            Next::Grant => drop(self.grant_jointly(workload, queues, now, stores)),
-            Next::Start(slots) => self.start_jointly(workload, slots, queues, now, stores),
-            Next::GiveBack => self.give_back_jointly(workload, queues),
-            Next::Wait => {
+            JointStep::Grant => drop(self.grant_jointly(workload, queues, now, stores)),
+            JointStep::Start(slots) => self.start_jointly(workload, slots, queues, now, stores),
+            JointStep::GiveBack => self.give_back_jointly(workload, queues),
+            JointStep::Wait => {
                 for (queue, stance) in queues.iter().zip(stances) {
                     self.take_stance(uid, queue, stance);
                 }
@@ -884,14 +892,20 @@ impl Engine {
         }
     }
 
-    /// Returns what a queue says of a workload.
-    fn said(&self, queue: &QueueRef, workload: &Uid) -> Said<'_> {
-        self.last_pass(queue).said(workload)
+    /// Returns the reports of these queues about a workload.
+    fn reports(&self, queues: &[QueueRef], workload: &Uid) -> Vec<QueueReport<'_>> {
+        let reports = queues.iter().map(|queue| self.report(queue, workload));
+        reports.collect()
+    }
+
+    /// Returns the report of a queue about a workload.
+    fn report(&self, queue: &QueueRef, workload: &Uid) -> QueueReport<'_> {
+        self.last_pass(queue).report(workload)
     }
 
     fn last_pass(&self, queue: &QueueRef) -> LastPass<'_> {
         let state = self.semaphores.get(&queue.semaphore);
-        if !state.is_some_and(Semaphore::may_pass) {
+        if !state.is_some_and(SemaphoreState::may_pass) {
             return LastPass::Uncertain;
         }
         match self.concluded(queue) {
@@ -904,25 +918,29 @@ impl Engine {
     /// Returns the result of the last pass over a queue, if nothing has happened since and no request to Consul is
     /// pending.
     fn concluded(&self, queue: &QueueRef) -> Option<&Conclusion> {
-        let state = self.semaphores.get(&queue.semaphore)?;
-        let state = state.queues.get(&queue.key)?;
+        let semaphore = self.semaphores.get(&queue.semaphore)?;
+        let state = semaphore.queues.get(&queue.key)?;
         let (conclusion, _) = state.concluded.as_ref()?;
         let changes = state.queue.is_blocked() || self.agenda.is_marked(queue);
         (!changes).then_some(conclusion)
     }
 
     fn existing(&mut self, queue: &QueueRef) -> Option<&mut Queue> {
-        let state = self.semaphores.get_mut(&queue.semaphore)?;
-        let state = state.queues.get_mut(&queue.key)?;
+        let semaphore = self.semaphores.get_mut(&queue.semaphore)?;
+        let state = semaphore.queues.get_mut(&queue.key)?;
         Some(&mut state.queue)
     }
 
     /// Stops waiting for the joint transactions that a semaphore's queues sent. The other queues treat these
     /// transactions as lost.
     fn abandon_joint(&mut self, semaphore: &SemaphoreRef, now: Now, stores: &impl Stores) {
-        let queues = self.semaphores.get(semaphore).into_iter();
-        let queues = queues.flat_map(|state| state.queues.values());
-        let numbers: Vec<u64> = queues.map(|state| state.queue.number()).collect();
+        let numbers: Vec<u64> = self
+            .semaphores
+            .get(semaphore)
+            .into_iter()
+            .flat_map(|state| state.queues.values())
+            .map(|state| state.queue.number())
+            .collect();
         for number in numbers {
             for call in self.joint.abandon(number) {
                 let answer = Answer::Transacted {
@@ -947,8 +965,7 @@ impl Engine {
     ) -> Option<()> {
         let operations = queues.iter().map(|queue| self.queue(queue)?.operations());
         let mut left = operations.collect::<Option<Vec<_>>>()?.into_iter().min()?;
-        let needed = workload.requests.iter().map(joint::operations);
-        let needed: Vec<usize> = needed.collect();
+        let needed: Vec<usize> = workload.requests.iter().map(joint::operations).collect();
         let mut transactions = Vec::new();
         for (place, queue) in queues.iter().enumerate() {
             let others: usize = needed.iter().skip(place + 1).sum();
@@ -965,7 +982,7 @@ impl Engine {
         for (queue, transaction) in queues.iter().zip(transactions) {
             let (id, until) = self.existing(queue)?.await_transaction(&transaction, now);
             not_after = not_after.into_iter().chain(until).min();
-            shares.push(Share { id, transaction });
+            shares.push(JointShare { id, transaction });
         }
         let first = shares.first()?.id;
         let transaction = Arc::new(joint::combined(&shares));
@@ -983,7 +1000,7 @@ impl Engine {
     fn start_jointly(
         &mut self,
         workload: &Workload,
-        slots: Vec<Slot>,
+        slots: Vec<HeldSlot>,
         queues: &[QueueRef],
         now: Now,
         stores: &impl Stores,
@@ -1037,8 +1054,8 @@ impl Engine {
     /// Makes a workload give back everything that it holds, because it lost a part of it.
     fn give_back_jointly(&mut self, workload: &Workload, queues: &[QueueRef]) {
         for queue in queues {
-            let held = match self.said(queue, &workload.uid) {
-                Said::Held(slots) => Some(slots.to_vec()),
+            let held = match self.report(queue, &workload.uid) {
+                QueueReport::Held(slots) => Some(slots.to_vec()),
                 _ => None,
             };
             if let Some((queue, slots)) = self.existing(queue).zip(held) {

@@ -65,7 +65,7 @@ fn ask_until(now: Moment, settings: &Settings, left: Duration) -> Moment {
 
 /// The evidence for one slot of a running workload.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Held {
+struct SlotEvidence {
     /// The session last seen to hold the slot.
     session: Option<SessionId>,
     /// The time at which the older of the two proofs was sent. For a workload that was found running and of which
@@ -88,7 +88,7 @@ struct Held {
 #[derive(Clone, Debug, Default)]
 pub struct Evidence {
     /// The slots of each workload that every pass checks, by ordinal.
-    slots: IdMap<Uid, Vec<Held>>,
+    slots: IdMap<Uid, Vec<SlotEvidence>>,
     /// The evidence for the other workloads.
     steady: Steady,
     /// The time of the last check of `slots`.
@@ -104,7 +104,7 @@ pub struct Evidence {
 /// There may be thousands, so no pass checks them. Their stored evidence is a lower bound of what is known.
 #[derive(Clone, Debug, Default)]
 struct Steady {
-    by_workload: IdMap<Uid, Holder>,
+    by_workload: IdMap<Uid, SteadyWorkload>,
     by_session: IdMap<SessionId, Uid>,
     /// The time by which each steady workload must be suspended, by the stored evidence.
     due: BTreeSet<(Moment, Uid)>,
@@ -112,14 +112,14 @@ struct Steady {
 
 /// A steady workload: its contenders, and the evidence for its slots, by ordinal.
 #[derive(Clone, Debug)]
-struct Holder {
+struct SteadyWorkload {
     ours: Vec<OwnContender>,
-    held: Vec<Held>,
+    held: Vec<SlotEvidence>,
     due: Option<Moment>,
 }
 
-impl Holder {
-    fn new(ours: Vec<OwnContender>, held: Vec<Held>, settings: &Settings) -> Self {
+impl SteadyWorkload {
+    fn new(ours: Vec<OwnContender>, held: Vec<SlotEvidence>, settings: &Settings) -> Self {
         let mut holder = Self {
             ours,
             held,
@@ -142,7 +142,11 @@ impl Holder {
 }
 
 /// Returns when a workload with these slots must be suspended. The slot with the least evidence decides.
-fn first_deadline(held: &[Held], settings: &Settings, workload: &Workload) -> Option<Moment> {
+fn first_deadline(
+    held: &[SlotEvidence],
+    settings: &Settings,
+    workload: &Workload,
+) -> Option<Moment> {
     let deadlines = held.iter();
     deadlines
         .filter_map(|held| held.deadline(settings, workload))
@@ -150,7 +154,7 @@ fn first_deadline(held: &[Held], settings: &Settings, workload: &Workload) -> Op
 }
 
 impl Steady {
-    fn insert(&mut self, uid: &Uid, holder: Holder) {
+    fn insert(&mut self, uid: &Uid, holder: SteadyWorkload) {
         let sessions = holder.ours.iter().map(|ours| ours.session.clone());
         self.by_session
             .extend(sessions.map(|session| (session, uid.clone())));
@@ -158,7 +162,7 @@ impl Steady {
         self.by_workload.insert(uid.clone(), holder);
     }
 
-    fn remove(&mut self, uid: &Uid) -> Option<Holder> {
+    fn remove(&mut self, uid: &Uid) -> Option<SteadyWorkload> {
         let holder = self.by_workload.remove(uid)?;
         for ours in &holder.ours {
             self.by_session.remove(&ours.session);
@@ -215,9 +219,9 @@ impl Evidence {
                 if known.len() == place {
                     let sessions = held_by.clone();
                     let shown = self.shown;
-                    let renewed = sessions.filter_map(|id| Proof::of_session(life(id), shown));
-                    let found = Held::found(now, settings, workload, self.last, renewed.max());
-                    known.push(found);
+                    let proofs = sessions.filter_map(|id| SlotProof::of_session(life(id), shown));
+                    let (last, renewed) = (self.last, proofs.max());
+                    known.push(SlotEvidence::found(now, settings, workload, last, renewed));
                 }
                 let held = &mut known[place];
                 held.runs = true;
@@ -228,8 +232,9 @@ impl Evidence {
                     held.put_off = Some(ask_until(now, settings, left));
                 }
                 let ordinal = u32::try_from(place).unwrap_or(u32::MAX);
-                let own = holding.get(&(&workload.uid, ordinal)).copied();
-                let own = own.map(|session| (session, life(session)));
+                let own = holding
+                    .get(&(&workload.uid, ordinal))
+                    .map(|&session| (session, life(session)));
                 if let Some(reading) = reading {
                     let seen = workload.seen;
                     held.look(now, seen, held_by, reading, own, &life);
@@ -260,17 +265,18 @@ impl Evidence {
     /// for [`Settings::patience`], but not for longer than an operator that neither slept nor ended would have let the
     /// workload run. There is at least a second.
     pub fn deadline(&self, settings: &Settings, workload: &Workload) -> Option<Moment> {
-        let steady = self.steady.by_workload.get(&workload.uid);
-        let steady = steady.map(|holder| &holder.held);
-        let held = self.slots.get(&workload.uid).or(steady)?;
+        let held = self.slots.get(&workload.uid).or_else(|| {
+            let steady = self.steady.by_workload.get(&workload.uid);
+            steady.map(|holder| &holder.held)
+        })?;
         first_deadline(held, settings, workload)
     }
 
     /// Returns the oldest proof of the slots of running workloads; `None` if no slot has one. The proof of a slot that
     /// Consul says is lost is no newer than the loss. `life` is as in [`Self::observe`].
     pub fn oldest(&self, life: impl Fn(&SessionId) -> Option<SessionState>) -> Option<Proved> {
-        let steady = self.steady.by_workload.values();
-        let steady = steady.flat_map(|holder| &holder.held);
+        let holders = self.steady.by_workload.values();
+        let steady = holders.flat_map(|holder| &holder.held);
         let all = self.slots.values().flatten().chain(steady);
         let proved = all.filter_map(|held| {
             let mut held = held.clone();
@@ -320,8 +326,10 @@ impl Evidence {
             return false;
         };
         let lasts = self.slots.get(uid).is_some_and(|held| {
-            let same = held.iter().map(|held| held.session.as_ref());
-            let same = same.eq(ours.iter().map(|ours| Some(&ours.session)));
+            let same = held
+                .iter()
+                .map(|held| held.session.as_ref())
+                .eq(ours.iter().map(|ours| Some(&ours.session)));
             let mut slots = held.iter();
             let sure = same && slots.all(|held| held.lost.is_none() && held.put_off.is_none());
             // A loss would make the deadline earlier.
@@ -332,7 +340,7 @@ impl Evidence {
             return false;
         };
         self.steady
-            .insert(uid, Holder::new(ours.to_vec(), held, settings));
+            .insert(uid, SteadyWorkload::new(ours.to_vec(), held, settings));
         true
     }
 
@@ -421,13 +429,13 @@ impl Evidence {
 
 /// A proof that a slot is held, in the order of time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Proof {
+struct SlotProof {
     sent: Moment,
     /// The TTL of the session; `None` if only Consul can report the slot lost.
     ttl: Option<Duration>,
 }
 
-impl Proof {
+impl SlotProof {
     /// Returns what a session with this state proves, together with a reading that was sent at `shown`.
     fn of_session(life: Option<SessionState>, shown: Moment) -> Option<Self> {
         let (sent, ttl) = match life? {
@@ -439,7 +447,7 @@ impl Proof {
     }
 }
 
-impl Held {
+impl SlotEvidence {
     /// Makes the evidence for a slot of a workload found running now. `last` is the record of an earlier process.
     /// `renewed` is what this process has proved already of a session by which the workload held the slot, because it
     /// may have started the workload itself.
@@ -448,7 +456,7 @@ impl Held {
         settings: &Settings,
         workload: &Workload,
         last: Option<LastProof>,
-        renewed: Option<Proof>,
+        renewed: Option<SlotProof>,
     ) -> Self {
         let found = Self {
             session: None,
@@ -463,7 +471,7 @@ impl Held {
             return found;
         };
         let shortest = settings.ttl.into_iter().chain(last.ttl).min();
-        let last_proof = Proof {
+        let last_proof = SlotProof {
             sent: last.sent,
             ttl: shortest,
         };
@@ -498,8 +506,9 @@ impl Held {
     }
 
     fn deadline(&self, settings: &Settings, workload: &Workload) -> Option<Moment> {
-        let aged = self.aged(workload);
-        let aged = aged.map(|aged| self.put_off.map_or(aged, |until| until.max(aged)));
+        let aged = self
+            .aged(workload)
+            .map(|aged| self.put_off.map_or(aged, |until| until.max(aged)));
         let lost = self.lost.map(|since| since + settings.patience());
         aged.into_iter().chain(lost).min()
     }

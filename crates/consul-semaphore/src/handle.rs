@@ -28,7 +28,7 @@ pub use self::{
     refusal::NoSlot,
     slot::{PendingSlot, ReleaseError, Slot, StillHeld},
 };
-use crate::holder::{Notice, Settings};
+use crate::holder::{HolderSettings, Notice};
 use consul_client::{Client, clock::Moment};
 
 /// A semaphore, or several semaphores whose slots are taken together. Clones share it.
@@ -66,11 +66,11 @@ use consul_client::{Client, clock::Moment};
 /// [`fair_order`](Builder::fair_order), where nobody sees who waits. Beyond that number a prefix is read every fifth of
 /// the TTL, or every second for a call whose turn is near.
 #[derive(Clone)]
-pub struct Semaphore(Arc<Shared>);
+pub struct Semaphore(Arc<SharedData>);
 
 /// The data that all clones and slots have in common.
-struct Shared {
-    settings: Settings,
+struct SharedData {
+    settings: HolderSettings,
     consul: Client,
     on_notice: Arc<dyn Fn(Notice) + Send + Sync>,
     /// The runtime of the tasks. The code that awaits a slot may run in another runtime.

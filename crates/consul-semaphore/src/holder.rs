@@ -9,11 +9,11 @@
 //! use std::time::Duration;
 //!
 //! use consul_client::{Client, Config};
-//! use consul_semaphore::{Mode, OnSlotLost, holder::{Holder, HolderKind, Request, SessionSettings, Settings}};
+//! use consul_semaphore::{Mode, OnSlotLost, holder::{Holder, HolderKind, Request, SessionSettings, HolderSettings}};
 //!
 //! # async fn work() {}
 //! # async fn run() -> Result<(), Box<dyn std::error::Error>> {
-//! let settings = Settings {
+//! let settings = HolderSettings {
 //!     request: Request::one("semaphores/batch/db".parse()?, Mode::Semaphore, 2)?,
 //!     priority: 0,
 //!     fair: true,
@@ -52,7 +52,7 @@
 //! | `program` | the program as the engine sees it |
 //! | `obstacle` | the reason why there is no slot, or none yet |
 //! | `request` | the slots that are asked for, of one or several semaphores |
-//! | `standing` | whether the slots still count as held, by the clock |
+//! | `slot_watch` | whether the slots still count as held, by the clock |
 //! | `watched` | one of these semaphores, and how its prefix is followed |
 
 mod approach;
@@ -60,7 +60,7 @@ mod calls;
 mod obstacle;
 mod program;
 mod request;
-mod standing;
+mod slot_watch;
 mod watched;
 
 use std::{
@@ -70,17 +70,17 @@ use std::{
 
 use tokio::time::sleep;
 
-pub(crate) use self::standing::Standing;
+pub(crate) use self::slot_watch::SlotWatch;
 use self::{
-    calls::{Calls, Done},
-    obstacle::{View, conclusion},
+    calls::{CallResult, ConsulCalls},
+    obstacle::{SemaphoreView, conclusion},
     program::Program,
-    standing::Held,
+    slot_watch::SlotInUse,
     watched::{Watched, next_reading},
 };
 pub use self::{
     obstacle::{AcquireError, Missing},
-    program::{HolderKind, SessionSettings, Settings},
+    program::{HolderKind, HolderSettings, SessionSettings},
     request::{InvalidRequest, Request, SlotsOf},
 };
 use crate::{
@@ -97,7 +97,7 @@ use consul_client::{self as consul, Client, SessionId, clock::Moment};
 
 /// The time that a release may take, beside the cooldown of the slot. Anything left after that expires with the
 /// session.
-const RELEASE: Duration = Duration::from_secs(10);
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Something to report to the user, once each time that it begins.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -105,7 +105,7 @@ pub enum Notice {
     /// The program waits for slots of this semaphore, because others hold them or come first, or because no window is
     /// open.
     Waiting(Missing),
-    /// The program waits in the [fair order](Settings::fair), and would be granted its slots if all holders ended now.
+    /// The program waits in the [fair order](HolderSettings::fair), and would be granted its slots if all holders ended now.
     /// The program can get ready what it will need then. There is no such notice for slots of a mutex, which have no
     /// order, or of a rate.
     Near,
@@ -128,7 +128,7 @@ pub enum Notice {
     /// A slot at this prefix was lost, and another one was granted.
     Regained(Prefix),
     /// A slot at this prefix is lost and no other one is free, and the work continues because of
-    /// [`Settings::on_slot_lost`].
+    /// [`HolderSettings::on_slot_lost`].
     Unheld(Prefix),
 }
 
@@ -164,7 +164,7 @@ pub struct Remains {
 
 /// A change of the work that the engine wants.
 #[derive(Clone, Debug)]
-enum Wanted {
+enum WantedChange {
     /// The work is to begin, before this moment.
     Start(Start, Moment),
     Stop(Lost),
@@ -175,12 +175,12 @@ enum Wanted {
 /// The futures of a holder may be dropped at any time, and the next one continues the work. While no future is awaited,
 /// sessions are still renewed, but nothing else is done. A dropped holder lets its sessions expire.
 pub struct Holder {
-    settings: Settings,
+    settings: HolderSettings,
     engine: Engine,
     semaphores: Vec<Watched>,
     program: Program,
-    calls: Calls,
-    wanted: Option<(CallId, Wanted)>,
+    calls: ConsulCalls,
+    wanted: Option<(CallId, WantedChange)>,
     /// Requests that can't be carried out now. The next pass makes them again, so they are answered only once
     /// something has happened.
     put_off: Vec<CallId>,
@@ -190,7 +190,7 @@ pub struct Holder {
     /// The time at which a release is given up.
     given_up: Moment,
     /// Whether the slots that the work runs in still count as held.
-    standing: Standing,
+    slot_watch: SlotWatch,
     returned: Returned,
 }
 
@@ -233,7 +233,7 @@ impl Returned {
 impl Holder {
     /// Makes a holder that has done nothing in Consul yet. `on_notice` is called with each notice for the user.
     pub fn new(
-        settings: Settings,
+        settings: HolderSettings,
         consul: Client,
         on_notice: impl Fn(Notice) + Send + 'static,
     ) -> Self {
@@ -247,7 +247,7 @@ impl Holder {
             engine,
             semaphores,
             program,
-            calls: Calls::new(consul, settings.session.node.clone()),
+            calls: ConsulCalls::new(consul, settings.session.node.clone()),
             wanted: None,
             put_off: Vec::new(),
             notices: Notices {
@@ -256,7 +256,7 @@ impl Holder {
             },
             waits_since: None,
             given_up: Moment::END,
-            standing: Standing::new(settings.grace + LATE),
+            slot_watch: SlotWatch::new(settings.grace + LATE),
             returned: Returned::default(),
             settings,
         }
@@ -269,7 +269,7 @@ impl Holder {
     pub async fn acquire(&mut self) -> Result<Start, AcquireError> {
         loop {
             self.work();
-            if let Some((_, Wanted::Start(start, _))) = &self.wanted {
+            if let Some((_, WantedChange::Start(start, _))) = &self.wanted {
                 let waited = self.waits_since.map(|since| Moment::now().since(since));
                 let created = self.created();
                 (self.notices.on)(Notice::Granted { waited, created });
@@ -291,7 +291,7 @@ impl Holder {
         self.rely_on(start);
         let counted = |of: &Watched| of.asked.period.is_some();
         match &self.wanted {
-            Some((_, Wanted::Start(_, by))) if self.semaphores.iter().any(counted) => *by,
+            Some((_, WantedChange::Start(_, by))) if self.semaphores.iter().any(counted) => *by,
             _ => Moment::END,
         }
     }
@@ -299,12 +299,12 @@ impl Holder {
     /// Makes the loss of these slots count from now on.
     fn rely_on(&mut self, start: &Start) {
         let held = start.slots().filter_map(|slot| self.held(slot));
-        self.standing.begin(held.collect());
+        self.slot_watch.begin(held.collect());
     }
 
     /// Records that the work has begun in these slots.
     pub fn started(&mut self, start: &Start) {
-        if !self.standing.has_begun() {
+        if !self.slot_watch.has_begun() {
             self.rely_on(start);
         }
         self.change(|workload| {
@@ -315,7 +315,7 @@ impl Holder {
     }
 
     /// Holds the slots while the work continues, or is about to begin; returns when the work must end, within
-    /// [`Settings::grace`], because one of them is lost.
+    /// [`HolderSettings::grace`], because one of them is lost.
     pub async fn hold(&mut self) -> Lost {
         loop {
             if let Some(lost) = self.look().or_else(|| self.unproved()) {
@@ -342,7 +342,7 @@ impl Holder {
         let granted = self.program.workload.granted.as_ref();
         let cooldown = granted.map_or(Duration::ZERO, |_| self.settings.cooldown());
         // The slots cool down even if Consul can't be reached.
-        self.given_up = Moment::now() + cooldown + RELEASE;
+        self.given_up = Moment::now() + cooldown + RELEASE_TIMEOUT;
     }
 
     /// Gives back the slots, once they have cooled down, or the place in the queue. Call [`Self::finished`] first.
@@ -353,7 +353,7 @@ impl Holder {
         while self.has_anything() {
             self.work();
             if let Some(end) = self.cools_until() {
-                self.given_up = self.given_up.max(end + RELEASE);
+                self.given_up = self.given_up.max(end + RELEASE_TIMEOUT);
             }
             if self.given_up <= Moment::now() {
                 return Err(self.not_released());
@@ -377,8 +377,8 @@ impl Holder {
     }
 
     /// Returns a handle that says whether the slots still count as held, also while this holder works and afterwards.
-    pub(crate) fn standing(&self) -> Standing {
-        self.standing.clone()
+    pub(crate) fn slot_watch(&self) -> SlotWatch {
+        self.slot_watch.clone()
     }
 
     /// Returns what was lost first, if a slot is lost: others may have had the slot while the work ran. Ask when the
@@ -386,9 +386,9 @@ impl Holder {
     /// [`Self::release`], which may be the first to find a loss. With a cooldown the release does not find it.
     pub fn lost(&self) -> Option<Lost> {
         if self.program.workload.phase == Phase::Running {
-            self.standing.lost()
+            self.slot_watch.lost()
         } else {
-            self.standing.lost_before()
+            self.slot_watch.lost_before()
         }
     }
 
@@ -428,15 +428,16 @@ impl Holder {
 /// Lost slots.
 impl Holder {
     /// Returns a slot as the work relies on it, or `None` for a slot of a rate.
-    fn held(&self, slot: &plan::Slot) -> Option<Held> {
+    fn held(&self, slot: &plan::HeldSlot) -> Option<SlotInUse> {
         let lock_key = lock_key_of(slot.key());
         let mut semaphores = self.semaphores.iter();
         let watched = semaphores.find(|watched| watched.asked.prefix.lock_key() == lock_key)?;
         let renewal = self.program.sessions.get(slot.session())?;
         let reading = self.engine.queue(&watched.queue).and_then(Queue::reading);
-        let shown = reading.filter(|reading| reading.holds(slot.session()));
-        let shown = shown.map(|reading| reading.sent);
-        watched.asked.period.is_none().then(|| Held {
+        let shown = reading
+            .filter(|reading| reading.holds(slot.session()))
+            .map(|reading| reading.sent);
+        watched.asked.period.is_none().then(|| SlotInUse {
             prefix: watched.asked.prefix.clone(),
             session: slot.session().clone(),
             life: renewal.known_life(),
@@ -451,11 +452,11 @@ impl Holder {
         for watched in &self.semaphores {
             let queue = self.engine.queue(&watched.queue);
             if let Some(reading) = queue.and_then(Queue::reading) {
-                self.standing.show(&watched.asked.prefix, reading);
+                self.slot_watch.show(&watched.asked.prefix, reading);
             }
         }
         match &self.wanted {
-            Some((_, Wanted::Stop(lost))) => Some(self.standing.lose(lost.clone())),
+            Some((_, WantedChange::Stop(lost))) => Some(self.slot_watch.lose(lost.clone())),
             _ => None,
         }
     }
@@ -464,7 +465,7 @@ impl Holder {
     /// first, but meanwhile the work would continue without a proof.
     fn unproved(&mut self) -> Option<Lost> {
         let must_end = self.settings.on_slot_lost == OnSlotLost::Suspend;
-        let lost = must_end.then(|| self.standing.lost()).flatten()?;
+        let lost = must_end.then(|| self.slot_watch.lost()).flatten()?;
         if self.program.workload.phase == Phase::Running {
             self.change(|workload| workload.phase = Phase::Stopping);
         }
@@ -485,7 +486,7 @@ impl Holder {
             if let Some(asked) = of.filter(|asked| asked.period.is_none())
                 && !self.returned.sessions.contains(&slot.session)
             {
-                self.standing.lose(Lost {
+                self.slot_watch.lose(Lost {
                     prefix: asked.prefix.clone(),
                     why: Suspended::SlotLost,
                 });
@@ -502,9 +503,9 @@ impl Holder {
         watched.filter_map(|watched| self.engine.queue(&watched.queue))
     }
 
-    fn views(&self) -> impl Iterator<Item = View<'_>> {
+    fn views(&self) -> impl Iterator<Item = SemaphoreView<'_>> {
         let semaphores = self.semaphores.iter();
-        semaphores.map(|watched| View::of(watched, &self.engine, &self.program))
+        semaphores.map(|watched| SemaphoreView::of(watched, &self.engine, &self.program))
     }
 
     /// Whether a session exists that is not ended yet, or one may be being made.
@@ -538,15 +539,15 @@ impl Holder {
             let refused = matches!(error, AcquireError::Refused(_));
             return (!self.settings.wait || refused).then_some(error);
         }
-        let agreement = conclusion(&self.engine, &watched.queue);
-        let agreement = agreement.and_then(|last| last.agreement);
-        AcquireError::conflict(&View::of(watched, &self.engine, &self.program), agreement)
+        let agreement = conclusion(&self.engine, &watched.queue).and_then(|last| last.agreement);
+        let view = SemaphoreView::of(watched, &self.engine, &self.program);
+        AcquireError::conflict(&view, agreement)
     }
 
     /// Returns what is missing, if the program does not wait for it.
     fn taken_at_once(&self) -> Option<AcquireError> {
         // Slots that are granted already are ready once their sessions have been renewed.
-        let undecided = |view: View<'_>| !view.is_known() || view.is_held();
+        let undecided = |view: SemaphoreView<'_>| !view.is_known() || view.is_held();
         if self.settings.wait || self.views().any(undecided) {
             return None;
         }
@@ -558,7 +559,7 @@ impl Holder {
 
     /// Returns what is missing at the semaphores where others are known to be in the way, or else at all semaphores.
     fn taken(&self) -> AcquireError {
-        let missing = |of: &dyn Fn(&View<'_>) -> bool| -> Vec<Missing> {
+        let missing = |of: &dyn Fn(&SemaphoreView<'_>) -> bool| -> Vec<Missing> {
             let views = self.views().filter(|view| of(view));
             views.map(|view| view.missing()).collect()
         };
@@ -593,7 +594,7 @@ impl Holder {
 impl Drop for Holder {
     /// Ends the belief in the slots, because nobody shows any more that they are held.
     fn drop(&mut self) {
-        self.standing.lose(Lost {
+        self.slot_watch.lose(Lost {
             prefix: self.settings.request.first().prefix.clone(),
             why: Suspended::Unproved,
         });
@@ -726,7 +727,7 @@ impl Holder {
         let workload = &self.program.workload;
         let outdated = write.target().version != workload.version;
         let wanted = match (write, workload.phase) {
-            (Write::Suspend(suspend), Phase::Running) => Wanted::Stop(Lost {
+            (Write::Suspend(suspend), Phase::Running) => WantedChange::Stop(Lost {
                 prefix: prefix.clone(),
                 why: suspend.why,
             }),
@@ -739,7 +740,7 @@ impl Holder {
             }
             _ if outdated => return Some(Written::Outdated(Some(workload.clone()))),
             (Write::Start(start), Phase::Idle) => {
-                Wanted::Start(start, not_after.unwrap_or(Moment::END))
+                WantedChange::Start(start, not_after.unwrap_or(Moment::END))
             }
             (Write::Rename(rename), _) => {
                 self.change(|workload| workload.reported = rename.sessions);
@@ -753,7 +754,7 @@ impl Holder {
             // The slot is about to be given back.
             (Write::Start(_) | Write::GiveBack(_), _) => return Some(Written::NotSent),
         };
-        if let Wanted::Stop(_) = wanted {
+        if let WantedChange::Stop(_) = wanted {
             self.program
                 .change(|workload| workload.phase = Phase::Stopping);
         }
@@ -771,8 +772,8 @@ impl Holder {
         if let Some((id, wanted)) = self.wanted.take() {
             let made = self.program.workload.granted.is_some();
             let written = match wanted {
-                Wanted::Start(..) if !made => Written::NotSent,
-                Wanted::Start(..) | Wanted::Stop(_) => Written::Done,
+                WantedChange::Start(..) if !made => Written::NotSent,
+                WantedChange::Start(..) | WantedChange::Stop(_) => Written::Done,
             };
             self.answer(id, Answer::Written(written));
         }
@@ -793,7 +794,7 @@ impl Holder {
         let moment = Moment::now();
         let next = self.engine.next_timeout(moment).unwrap_or(moment + IDLE);
         let mut left = next.min(self.given_up).since(moment);
-        if self.standing.has_begun() {
+        if self.slot_watch.has_begun() {
             left = left.min(LATE);
         }
         for watched in &mut self.semaphores {
@@ -817,15 +818,15 @@ impl Holder {
     }
 
     /// Shows the engine how a call ended.
-    fn settle(&mut self, id: CallId, done: Done) {
+    fn settle(&mut self, id: CallId, done: CallResult) {
         let capacity = self.calls.consul.transaction_capacity();
         self.engine.capacity(id, capacity, now(), &self.program);
         let answer = match done {
-            Done::Answer(answer) => {
+            CallResult::Answer(answer) => {
                 self.returned.note_answer(id, &answer);
                 answer
             }
-            Done::Session(made) => Answer::SessionMade(made.map(|(session, life)| {
+            CallResult::Session(made) => Answer::SessionMade(made.map(|(session, life)| {
                 let renewal = self.calls.renew(session.clone(), life);
                 self.program.sessions.insert(session.clone(), renewal);
                 session
@@ -841,7 +842,7 @@ impl Holder {
     fn report_waiting(&mut self) {
         let works = self.queues().find_map(Queue::trouble).is_none();
         for (place, watched) in self.semaphores.iter().enumerate() {
-            let view = View::of(watched, &self.engine, &self.program);
+            let view = SemaphoreView::of(watched, &self.engine, &self.program);
             let rests = view.rests();
             if self.notices.begins("rest", place, rests) {
                 (self.notices.on)(Notice::Resting(watched.asked.prefix.clone()));

@@ -99,8 +99,9 @@ impl Identity {
             ordinal,
         } = self;
         let key = key.as_ref().map_or(String::new(), |key| format!(":{key}"));
-        let kind = kind.unusual().map(|kind| format!("{kind}:"));
-        let kind = kind.unwrap_or_default();
+        let kind = kind
+            .unusual()
+            .map_or(String::new(), |kind| format!("{kind}:"));
         let ordinal = match ordinal {
             0 => String::new(),
             further => format!("/{further}"),
@@ -255,8 +256,8 @@ pub struct Claim {
     /// Number of slots that the contender waits for at this lock key.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub slots: u32,
-    /// Number of slots that others are to keep for the contender at this lock key, for [`KEPT`](crate::turns::KEPT)
-    /// after each writing.
+    /// Number of slots that others are to keep for the contender at this lock key, for
+    /// [`KEEP_SLOTS_FOR`](crate::turns::KEEP_SLOTS_FOR) after each writing.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub keeps: u32,
 }

@@ -15,7 +15,7 @@ use consul_client::clock::Moment;
 
 /// The most time of one operator that counts between two updates of the record. An operator updates the record more
 /// often than that unless its process or its machine stops, and a stopped operator does not ask Consul.
-const AWAKE: Duration = LATE.saturating_mul(4);
+const LONGEST_COUNTED_STEP: Duration = LATE.saturating_mul(4);
 
 /// The oldest of the last proofs of some running workloads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,7 +103,9 @@ impl<K: Clone + Ord> LastProofs<K> {
     /// process that has just started has not seen all workloads yet.
     pub fn note(&mut self, now: Moment, proved: impl IntoIterator<Item = (K, Proved)>) {
         let last = self.noted.replace(now);
-        let ran = last.map_or(Duration::ZERO, |last| now.since(last).min(AWAKE));
+        let ran = last.map_or(Duration::ZERO, |last| {
+            now.since(last).min(LONGEST_COUNTED_STEP)
+        });
         let mut seen: BTreeMap<K, Proved> = BTreeMap::new();
         for (group, proved) in proved {
             let before = seen.get(&group).copied();

@@ -5,7 +5,7 @@ use crate::LimitPolicy;
 
 /// Number of times that an enforced limit is overwritten before the operator takes that for intended, and does not
 /// write the limit again.
-const OVERWRITTEN: u32 = 2;
+const MOST_OVERWRITES: u32 = 2;
 
 /// The history of the limit in Consul since the spec last changed, which ensures that two operators that enforce
 /// different limits don't overwrite each other for ever.
@@ -23,7 +23,7 @@ impl Defence {
     pub fn resumed(recorded: bool, given_up: bool) -> Self {
         Self {
             there: recorded,
-            overwritten: if given_up { OVERWRITTEN } else { 0 },
+            overwritten: if given_up { MOST_OVERWRITES } else { 0 },
         }
     }
 
@@ -73,7 +73,7 @@ pub fn agree(
         Some(theirs) if theirs == ours => Agreement::Agreed,
         Some(theirs) if applied.contains(&theirs) => Agreement::Write { enforced: false },
         Some(theirs) => match policy {
-            LimitPolicy::Enforce if defence.losses() < OVERWRITTEN => {
+            LimitPolicy::Enforce if defence.losses() < MOST_OVERWRITES => {
                 Agreement::Write { enforced: true }
             }
             LimitPolicy::Enforce | LimitPolicy::Refuse => Agreement::Conflict { theirs },

@@ -3,7 +3,7 @@
 
 use std::{borrow::Cow, collections::BTreeMap};
 
-use super::verbatim::{Fields, Verbatim};
+use super::verbatim::{JsonFields, Verbatim};
 use crate::Mode;
 use consul_client::{Entry, SessionId};
 
@@ -20,10 +20,10 @@ const HOLDERS: &str = "Holders";
 const NO_SESSION: &str = "`Holders` lists something else than sessions";
 
 /// The error for `Holders` that list more sessions than any semaphore has.
-const TOO_MANY: &str = "`Holders` lists more than 10,000 sessions";
+const TOO_MANY_HOLDERS: &str = "`Holders` lists more than 10,000 sessions";
 
 /// The error for a body that could be read in several ways.
-const TWICE: &str = "a name stands in it twice";
+const NAME_TWICE: &str = "a name stands in it twice";
 
 /// The most holders that are read from a body: more sessions than Consul takes in a value.
 const MOST_HOLDERS: usize = 10_000;
@@ -32,7 +32,7 @@ const MOST_HOLDERS: usize = 10_000;
 const LONGEST_ID: usize = 128;
 
 /// The value that the Go client writes for each holder.
-const YES: &str = "true";
+const HOLDER_VALUE: &str = "true";
 
 /// The holders, in the format that the client wrote; that format is kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -168,12 +168,12 @@ impl LockBody {
         if !body.is_object() {
             return Err(Unreadable::OtherShape("it is not an object"));
         }
-        let Fields {
+        let JsonFields {
             by_name: mut unknown,
             twice,
         } = body.read().ok_or(Unreadable::NotJson)?;
         if twice {
-            return Err(Unreadable::OtherShape(TWICE));
+            return Err(Unreadable::OtherShape(NAME_TWICE));
         }
         let limit = unknown
             .remove(LIMIT)
@@ -187,7 +187,7 @@ impl LockBody {
         // Go clients take names that differ only in case for the same name.
         let alike = |name: &str| matches!(name.to_uppercase().as_str(), "LIMIT" | "HOLDERS");
         if unknown.keys().any(|name| alike(name)) {
-            return Err(Unreadable::OtherShape(TWICE));
+            return Err(Unreadable::OtherShape(NAME_TWICE));
         }
         Ok(Self {
             limit,
@@ -199,7 +199,7 @@ impl LockBody {
 
     /// Whether a value is meant to be a semaphore's, even if malformed.
     fn is_meant(value: &[u8]) -> bool {
-        let fields: Option<Fields> = Verbatim::parse(value).and_then(|body| body.read());
+        let fields: Option<JsonFields> = Verbatim::parse(value).and_then(|body| body.read());
         fields.is_some_and(|fields| {
             [LIMIT, HOLDERS]
                 .iter()
@@ -213,15 +213,15 @@ impl LockBody {
         // it may have here.
         let text = value.raw().get();
         if text.bytes().filter(|byte| *byte == b',').count() >= MOST_HOLDERS {
-            return Err(Unreadable::OtherShape(TOO_MANY));
+            return Err(Unreadable::OtherShape(TOO_MANY_HOLDERS));
         }
         if value.is_object() {
-            let fields: Fields = value.read().ok_or_else(other)?;
+            let fields: JsonFields = value.read().ok_or_else(other)?;
             if fields.twice {
-                return Err(Unreadable::OtherShape(TWICE));
+                return Err(Unreadable::OtherShape(NAME_TWICE));
             }
             let holder = |(id, value): (String, Verbatim)| {
-                let value = Some(value).filter(|value| value.raw().get() != YES);
+                let value = Some(value).filter(|value| value.raw().get() != HOLDER_VALUE);
                 Some((session(id)?, value))
             };
             let holders: Option<_> = fields.by_name.into_iter().map(holder).collect();
@@ -336,10 +336,11 @@ impl<'a> LockDraft<'a> {
     /// Returns the body as JSON, after the change.
     pub(super) fn encode(&self) -> Vec<u8> {
         let unknown = self.body.unknown.iter();
-        let unknown = unknown.map(|(name, value)| (name.as_str(), Some(value)));
         // The fields are sorted by name.
-        let fields: BTreeMap<&str, Option<&Verbatim>> =
-            unknown.chain([(LIMIT, None), (HOLDERS, None)]).collect();
+        let fields: BTreeMap<&str, Option<&Verbatim>> = unknown
+            .map(|(name, value)| (name.as_str(), Some(value)))
+            .chain([(LIMIT, None), (HOLDERS, None)])
+            .collect();
         let mut json = Vec::with_capacity(64 + 48 * self.held());
         for (name, value) in fields {
             json.push(if json.is_empty() { b'{' } else { b',' });
@@ -385,7 +386,7 @@ impl<'a> LockDraft<'a> {
                     }
                     text(json, session);
                     json.push(b':');
-                    let value = value.map_or(YES, |value| value.raw().get());
+                    let value = value.map_or(HOLDER_VALUE, |value| value.raw().get());
                     json.extend_from_slice(value.as_bytes());
                 }
                 json.push(b'}');

@@ -64,7 +64,7 @@ use self::{
     workloads::Refusal,
     world::{Event, Setup, World},
 };
-use super::{Agreement, LimitPolicy, Mode, Uid, mutex::IN_A_ROW};
+use super::{Agreement, LimitPolicy, Mode, Uid, mutex::MOST_TURNS_IN_A_ROW};
 use consul_client::clock;
 
 fn config(cases: u32) -> ProptestConfig {
@@ -401,7 +401,10 @@ fn nobody_starves_who_waits_for_a_mutex() {
             world.happen_at_once(&Event::LookAndClaim(0));
         }
         let started = world.outside.started.len();
-        assert!(started <= IN_A_ROW as usize, "{started} came before it");
+        assert!(
+            started <= MOST_TURNS_IN_A_ROW as usize,
+            "{started} came before it"
+        );
     }
     world.settle();
 }

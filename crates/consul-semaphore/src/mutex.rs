@@ -10,14 +10,15 @@ use super::{
 use consul_client::{SessionId, clock::Moment};
 
 /// Number of times in a row that this operator takes the key while others may be waiting for it.
-pub const IN_A_ROW: u32 = 8;
+pub const MOST_TURNS_IN_A_ROW: u32 = 8;
 
 /// Time for which the key is left to others after so many turns in a row: many times what a waiting client needs to
 /// see that the key is free.
-const LEFT: Duration = Duration::from_millis(500);
+const LEAVE_TO_OTHERS_FOR: Duration = Duration::from_millis(500);
 
 /// The pauses between tries to lock a key in its lock-delay: from the first to the longest.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(2));
+const LOCK_RETRY_PAUSES: (Duration, Duration) =
+    (Duration::from_millis(250), Duration::from_secs(2));
 
 /// The remembered facts about one mutex.
 #[derive(Clone, Debug, Default)]
@@ -75,7 +76,7 @@ impl MutexMemory {
     /// Records that the key can't be locked yet. The pause before the next attempt grows each time, and is shortened
     /// by up to a half: `jitter` is from 0 to 1.
     pub fn delay(&mut self, now: Moment, jitter: f64) {
-        let (first, longest) = PAUSES;
+        let (first, longest) = LOCK_RETRY_PAUSES;
         // The last attempt no longer counts if it was long ago.
         let before = self.delayed.filter(|(until, _)| *until + longest > now);
         let pause = before.map_or(first, |(_, before)| (before * 2).min(longest));
@@ -100,12 +101,12 @@ impl MutexMemory {
 
     /// Whether this operator has taken the key so many times in a row that it is the others' turn.
     pub(super) fn is_others_turn(&self) -> bool {
-        self.in_a_row >= IN_A_ROW
+        self.in_a_row >= MOST_TURNS_IN_A_ROW
     }
 
     /// Returns the time until which the key is left to others, if it is their turn; `None` while the key is locked.
     pub(super) fn left_until(&self) -> Option<Moment> {
-        self.unused_since().map(|since| since + LEFT)
+        self.unused_since().map(|since| since + LEAVE_TO_OTHERS_FOR)
     }
 }
 
@@ -142,7 +143,7 @@ mod tests {
     #[test]
     fn after_many_turns_in_a_row_it_is_others_turn() {
         let mut memory = MutexMemory::default();
-        for turn in 1..=IN_A_ROW {
+        for turn in 1..=MOST_TURNS_IN_A_ROW {
             assert!(!memory.is_others_turn(), "{turn}");
             let session = format!("s{turn}");
             memory.took(&session.as_str().into(), at(1));
@@ -164,7 +165,7 @@ mod tests {
     #[test]
     fn turns_count_whether_or_not_the_key_was_free_for_a_moment_between() {
         let mut memory = MutexMemory::default();
-        for _ in 0..IN_A_ROW {
+        for _ in 0..MOST_TURNS_IN_A_ROW {
             memory.observe(&key(0, None), at(1));
             memory.took(&"s".into(), at(2));
             memory.observe(&key(7, Some("s")), at(2));

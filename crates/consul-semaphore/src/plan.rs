@@ -63,14 +63,14 @@ impl Target {
 /// A slot can only be made from Consul's entry for the contender key, so nothing that needs a slot can be done
 /// without one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Slot {
+pub struct HeldSlot {
     key: String,
     session: SessionId,
     lock_index: u64,
     fencing_token: u64,
 }
 
-impl Slot {
+impl HeldSlot {
     pub(super) fn new(session: SessionId, contender: &Entry) -> Self {
         Self {
             key: contender.key.clone(),
@@ -107,14 +107,14 @@ pub struct Start {
     /// The workload.
     pub workload: Target,
     /// The first of the workload's slots.
-    pub slot: Slot,
+    pub slot: HeldSlot,
     /// The workload's other slots, grouped by lock key, in the order of their ordinals.
-    pub others: Vec<Slot>,
+    pub others: Vec<HeldSlot>,
 }
 
 impl Start {
     /// Returns the start of a workload in these slots; `None` if there are none.
-    pub(super) fn new(workload: Target, slots: Vec<Slot>) -> Option<Self> {
+    pub(super) fn new(workload: Target, slots: Vec<HeldSlot>) -> Option<Self> {
         let mut slots = slots.into_iter();
         let slot = slots.next()?;
         let others = slots.collect();
@@ -126,7 +126,7 @@ impl Start {
     }
 
     /// Returns all slots of the workload.
-    pub fn slots(&self) -> impl Iterator<Item = &Slot> + Clone {
+    pub fn slots(&self) -> impl Iterator<Item = &HeldSlot> + Clone {
         [&self.slot].into_iter().chain(&self.others)
     }
 
@@ -143,7 +143,7 @@ impl Start {
 
     /// Returns the sessions that the workload's own annotation names.
     pub fn sessions(&self) -> impl Iterator<Item = &SessionId> {
-        self.slots().map(Slot::session)
+        self.slots().map(HeldSlot::session)
     }
 }
 
@@ -196,9 +196,9 @@ impl Stop {
     /// Returns the order to stop the workload, if it runs without a grant and can be suspended. A workload that can't
     /// be suspended never belonged to this operator, so this operator does not end it.
     pub fn of(workload: &Workload) -> Option<Self> {
-        let runs = workload.phase == Phase::Running && workload.granted.is_none();
-        let runs = runs && workload.traits.can_be_suspended;
-        runs.then(|| Self {
+        let runs_without_grant = workload.phase == Phase::Running && workload.granted.is_none();
+        let stops = runs_without_grant && workload.traits.can_be_suspended;
+        stops.then(|| Self {
             workload: workload.into(),
             // If the workload was suspended before, its user unsuspended it, and removing the hold queues it again. A
             // workload that was created running and on hold was never suspended before, and stays out of the queue.
@@ -535,23 +535,22 @@ impl Transaction {
     pub fn slots<'a>(
         &'a self,
         answer: &'a [Entry],
-    ) -> impl Iterator<Item = (&'a Grant, Vec<Slot>)> {
+    ) -> impl Iterator<Item = (&'a Grant, Vec<HeldSlot>)> {
         let slot = |session: &SessionId| {
             let mut written = answer.iter().rev();
             let locked = written.find(|entry| entry.session.as_ref() == Some(session))?;
-            Some(Slot::new(session.clone(), locked))
+            Some(HeldSlot::new(session.clone(), locked))
         };
         self.grants.iter().filter_map(move |grant| {
-            let slots: Option<Vec<Slot>> = grant.sessions.values().map(slot).collect();
+            let slots: Option<Vec<HeldSlot>> = grant.sessions.values().map(slot).collect();
             Some((grant, slots?))
         })
     }
 
     /// Returns the workloads to start after Consul has given this answer.
     pub fn starts(&self, answer: &[Entry]) -> Vec<Start> {
-        let granted = self.slots(answer);
-        let granted = granted.filter(|(grant, _)| grant.starts && grant.whole);
-        granted
+        self.slots(answer)
+            .filter(|(grant, _)| grant.starts && grant.whole)
             .filter_map(|(grant, slots)| Start::new(grant.workload.clone(), slots))
             .collect()
     }
@@ -566,7 +565,7 @@ pub enum Part {
     /// The workload can't be started for the time being, because the API server refused the start.
     Barred,
     /// The workload holds all slots that it asks for at this lock key, which are these.
-    Held(Vec<Slot>),
+    Held(Vec<HeldSlot>),
     /// The workload is being written to, and its next step is decided when the write is done.
     Busy,
 }

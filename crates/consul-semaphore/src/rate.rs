@@ -65,7 +65,7 @@ fn later(time: Timestamp, duration: Duration) -> Timestamp {
 
 /// The progress of the start in a slot, as far as is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Stage {
+enum StartStage {
     /// The start was not sent, or surely not made.
     Unsent,
     /// The start is sent.
@@ -101,7 +101,7 @@ pub(super) struct RateSlot {
     moved: Option<Stamp>,
     /// Time until which the workload may be started in the slot.
     start_by: Moment,
-    stage: Stage,
+    stage: StartStage,
     /// The version of the contender that this slot was read from; 0 before it was read.
     index: u64,
 }
@@ -114,12 +114,12 @@ impl RateSlot {
 
     /// Whether a workload may still be started in the slot: there is time, and no start is known to have been made.
     pub(super) fn may_start(&self, now: Moment) -> bool {
-        self.stage != Stage::Made && now < self.start_by
+        self.stage != StartStage::Made && now < self.start_by
     }
 
     /// Whether surely no start was made in the slot, and none is under way.
     pub(super) fn is_unused(&self) -> bool {
-        self.stage == Stage::Unsent
+        self.stage == StartStage::Unsent
     }
 
     /// Returns a stamp that is earlier than the written one, if the start is known to have been made, which it was by
@@ -128,7 +128,8 @@ impl RateSlot {
     /// anew for ever.
     pub(super) fn earlier_stamp(&self, time: Timestamp) -> Option<Timestamp> {
         let until = stamp_of_start(time, self.period);
-        let earlier = self.stage == Stage::Made && later(until, WORTH) < self.stamp.until;
+        let earlier =
+            self.stage == StartStage::Made && later(until, MIN_STAMP_GAIN) < self.stamp.until;
         earlier.then_some(until)
     }
 
@@ -165,7 +166,11 @@ impl RateSlot {
             },
             moved: None,
             start_by: if stamped.is_none() { now } else { start_by },
-            stage: if moved { Stage::Made } else { Stage::Unknown },
+            stage: if moved {
+                StartStage::Made
+            } else {
+                StartStage::Unknown
+            },
             index: 0,
         }
     }
@@ -174,8 +179,10 @@ impl RateSlot {
     fn read(&mut self, body: Option<&ContenderBody>, clock: (Moment, Timestamp), index: u64) {
         let until = body.and_then(|body| body.cools_until);
         let known = [Some(self.stamp), self.moved];
-        let known = known.into_iter().flatten();
-        let same = known.into_iter().find(|stamp| Some(stamp.until) == until);
+        let same = known
+            .into_iter()
+            .flatten()
+            .find(|stamp| Some(stamp.until) == until);
         if let Some(stamp) = same {
             self.stamp = stamp;
         } else {
@@ -194,7 +201,7 @@ impl RateSlot {
 }
 
 /// The least by which a stamp must be earlier than the written one to be written anew.
-const WORTH: Duration = Duration::from_secs(1);
+const MIN_STAMP_GAIN: Duration = Duration::from_secs(1);
 
 /// Returns how long it is until then; zero if that time is past.
 fn time_left(until: Timestamp, time: Timestamp) -> Duration {
@@ -249,7 +256,7 @@ impl Starts {
             stamp: Stamp::after(START_WITHIN + period, now, time),
             moved: None,
             start_by: now + START_WITHIN,
-            stage: Stage::Unsent,
+            stage: StartStage::Unsent,
             index: 0,
         };
         self.0.insert(session, slot);
@@ -292,8 +299,9 @@ impl Starts {
             };
             let known = self.0.get(&own.session);
             let is_read = known.is_some_and(|slot| slot.index == contender.modify_index);
-            let body = (!is_read).then(|| ContenderBody::read(&contender.value));
-            let body = body.flatten();
+            let body = (!is_read)
+                .then(|| ContenderBody::read(&contender.value))
+                .flatten();
             let slot = self
                 .0
                 .entry(own.session.clone())
@@ -303,7 +311,7 @@ impl Starts {
             }
             let workload = own.workload.as_ref();
             if workload.is_some_and(|workload| workload.started_by(&own.session)) {
-                slot.stage = Stage::Made;
+                slot.stage = StartStage::Made;
             }
         }
     }
@@ -324,9 +332,9 @@ impl Starts {
     pub(super) fn sent<'a>(&mut self, sessions: impl Iterator<Item = &'a SessionId>) {
         for session in sessions {
             if let Some(slot) = self.0.get_mut(session)
-                && slot.stage == Stage::Unsent
+                && slot.stage == StartStage::Unsent
             {
-                slot.stage = Stage::Sent;
+                slot.stage = StartStage::Sent;
             }
         }
     }
@@ -343,10 +351,10 @@ impl Starts {
                 continue;
             };
             slot.stage = match (answer, slot.stage) {
-                (StartAnswer::Made, _) | (_, Stage::Made) => Stage::Made,
-                (StartAnswer::NotMade, Stage::Sent | Stage::Unsent) => Stage::Unsent,
-                (StartAnswer::NotMade, Stage::Unknown) | (StartAnswer::Unknown, _) => {
-                    Stage::Unknown
+                (StartAnswer::Made, _) | (_, StartStage::Made) => StartStage::Made,
+                (StartAnswer::NotMade, StartStage::Sent | StartStage::Unsent) => StartStage::Unsent,
+                (StartAnswer::NotMade, StartStage::Unknown) | (StartAnswer::Unknown, _) => {
+                    StartStage::Unknown
                 }
             };
         }

@@ -88,7 +88,7 @@ pub(super) enum Changed {
 
 /// A key that a listing shows differently from what is known.
 #[derive(Clone, Debug)]
-pub(super) struct Difference<'a> {
+pub(super) struct KeyDifference<'a> {
     key: String,
     /// The key as the listing shows it; `None` if the listing does not have it.
     listed: Option<&'a Listed>,
@@ -204,13 +204,15 @@ impl Reading {
 
     /// Returns the live contenders whose entry or role may have changed.
     pub(super) fn changed_contenders(&self) -> impl Iterator<Item = (&SessionId, &Entry)> {
-        let (all, only) = match &self.roles.changed {
+        let (all, changed) = match &self.roles.changed {
             Changed::All => (Some(self.contenders()), None),
-            Changed::Only(changed) => (None, Some(changed)),
+            Changed::Only(sessions) => (None, Some(sessions)),
         };
-        let only = only.into_iter().flatten();
-        let only = only.filter_map(|session| Some((session, self.contender(session)?)));
-        all.into_iter().flatten().chain(only)
+        let some = changed
+            .into_iter()
+            .flatten()
+            .filter_map(|session| Some((session, self.contender(session)?)));
+        all.into_iter().flatten().chain(some)
     }
 
     /// Whether these entries are the whole prefix, so that nothing has been written to it since.
@@ -252,18 +254,19 @@ impl Reading {
 
     /// Returns the live contenders. The key of each one is locked by its session.
     pub fn contenders(&self) -> impl Iterator<Item = (&SessionId, &Entry)> {
-        let (mutex, others) = match self.mode {
+        let (lock, entries) = match self.mode {
             Mode::Semaphore => (None, Some(&self.entries)),
             Mode::Mutex => (self.lock_entry.as_deref(), None),
         };
-        let mutex = mutex
+        let mutex = lock
             .into_iter()
             .filter_map(|entry| Some((entry.session.as_ref()?, entry)));
-        let others = others.into_iter().flatten();
-        let others = others
+        let contenders = entries
+            .into_iter()
+            .flatten()
             .filter(|(name, entry)| entry.session.as_ref() == Some(name))
             .map(|(name, entry)| (name, &**entry));
-        mutex.chain(others)
+        mutex.chain(contenders)
     }
 
     /// Returns the live contenders that hold no slot.
@@ -402,7 +405,7 @@ impl Reading {
     /// keys that this process has `written` after the listing was read. Those keys stay as they are known.
     pub(super) fn update<'a>(
         &mut self,
-        differences: Vec<Difference<'_>>,
+        differences: Vec<KeyDifference<'_>>,
         sent: Moment,
         written: impl IntoIterator<Item = &'a str>,
     ) {
@@ -414,7 +417,7 @@ impl Reading {
         } else {
             sent
         };
-        for Difference { key, listed } in differences {
+        for KeyDifference { key, listed } in differences {
             if !written.contains(key.as_str()) {
                 self.put(&key, listed.cloned(), None);
             }
@@ -423,13 +426,13 @@ impl Reading {
 
     /// Returns the keys that a listing shows differently from what is known. Nothing has been written to the other
     /// keys since.
-    pub(super) fn differences<'a>(&self, listing: &'a [Listed]) -> Vec<Difference<'a>> {
+    pub(super) fn differences<'a>(&self, listing: &'a [Listed]) -> Vec<KeyDifference<'a>> {
         let mut differences = Vec::new();
         let mut differ = |known: Option<&Listed>, listed: Option<&'a Listed>| {
             let same = known.map(|known| known.modify_index) == listed.map(|l| l.modify_index);
             if let Some(entry) = known.or(listed).filter(|_| !same) {
                 let key = entry.key.clone();
-                differences.push(Difference { key, listed });
+                differences.push(KeyDifference { key, listed });
             }
         };
         let mut lock = None;

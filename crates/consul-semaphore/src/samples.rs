@@ -31,8 +31,8 @@ pub(super) fn entry(key: &str, session: Option<&str>, value: &str) -> Entry {
 }
 
 /// Returns the settings of a program that asks for these slots.
-pub(super) fn program(request: Request) -> holder::Settings {
-    holder::Settings {
+pub(super) fn program(request: Request) -> holder::HolderSettings {
+    holder::HolderSettings {
         request,
         priority: 0,
         fair: true,

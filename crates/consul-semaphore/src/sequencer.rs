@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::plan::{Slot, Start};
+use crate::plan::{HeldSlot, Start};
 use consul_client::SessionId;
 
 /// A slot as the programs that run in it know it: Consul's sequencer
@@ -21,8 +21,8 @@ pub struct Sequencer {
     pub fencing_token: u64,
 }
 
-impl From<&Slot> for Sequencer {
-    fn from(slot: &Slot) -> Self {
+impl From<&HeldSlot> for Sequencer {
+    fn from(slot: &HeldSlot) -> Self {
         Self {
             lock_key: slot.key().to_owned(),
             session: slot.session().clone(),

@@ -14,7 +14,7 @@ use crate::{
 
 /// The duration that stands in for the TTL of sessions without one, wherever another duration is derived from the
 /// TTL.
-const UNTIMED: Duration = Duration::from_mins(5);
+const STAND_IN_TTL: Duration = Duration::from_mins(5);
 
 /// The order in which contenders are served, for all semaphores of an operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -142,14 +142,14 @@ impl Settings {
 
     /// Returns how long a reading of the prefix may be relied on: the TTL.
     pub fn span(&self) -> Duration {
-        self.ttl.unwrap_or(UNTIMED)
+        self.ttl.unwrap_or(STAND_IN_TTL)
     }
 
     /// Returns how long a running workload that lost its slot may continue while the operator requests another slot
     /// from Consul: many times what the request takes when nothing is wrong. All that time the workload may run
     /// beside the one that took its slot, so a TTL of more than five minutes does not make this time longer.
     pub fn patience(&self) -> Duration {
-        self.span().min(UNTIMED) / 8
+        self.span().min(STAND_IN_TTL) / 8
     }
 
     /// Returns Consul's own lock-delay for the keys that a session of ours had locked when it died. For a semaphore

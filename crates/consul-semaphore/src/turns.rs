@@ -19,13 +19,13 @@ pub const WINDOW: Duration = Duration::from_secs(2);
 
 /// The number of windows for which a contender that let its turn pass is passed over. A contender that was only asleep
 /// gets its next turn after that, and a dead one costs a window now and then.
-const PASSED: u32 = 30;
+const WINDOWS_PASSED_OVER: u32 = 30;
 
 /// The time for which slots are kept for a contender that asks for that, from each write of the contender.
-pub const KEPT: Duration = Duration::from_mins(1);
+pub const KEEP_SLOTS_FOR: Duration = Duration::from_mins(1);
 
 /// The pause between two writes of a contender for which slots are kept. Two writes in a row may come too late.
-pub const ANEW: Duration = Duration::from_secs(20);
+pub const REWRITE_CONTENDER_AFTER: Duration = Duration::from_secs(20);
 
 /// The turn of each waiting contender, which begins once a slot is free for it.
 #[derive(Clone, Debug, Default)]
@@ -87,7 +87,7 @@ struct Turn {
 
 impl Turn {
     fn forgotten(&self, window: Duration) -> Moment {
-        self.ends + window * PASSED
+        self.ends + window * WINDOWS_PASSED_OVER
     }
 }
 
@@ -147,9 +147,10 @@ impl Turns {
             let passed = turn.ends <= now && now < turn.forgotten(window);
             passed && contender.modify_index == turn.index && !reading.holds(session)
         });
-        let waiting = reading.waiting();
-        let waiting = waiting.filter(|(_, entry)| room > self.withheld_from(entry, opening));
-        for (session, entry) in waiting {
+        let in_turn = reading
+            .waiting()
+            .filter(|(_, entry)| room > self.withheld_from(entry, opening));
+        for (session, entry) in in_turn {
             let turn = Turn {
                 ends: now + window,
                 index: entry.modify_index,
@@ -186,12 +187,14 @@ impl Turns {
         let keep = self.keeps.get(session).filter(|keep| keep.slots > 0)?;
         let doubted = claims && !keep.neighbour;
         let since = keep.first.filter(|_| doubted).unwrap_or(keep.seen);
-        Some((keep.slots, since + KEPT))
+        Some((keep.slots, since + KEEP_SLOTS_FOR))
     }
 
     /// Returns when a contender must be written anew so that others go on keeping slots for it.
     pub fn anew(&self, session: &SessionId) -> Option<Moment> {
-        self.keeps.get(session).map(|keep| keep.seen + ANEW)
+        self.keeps
+            .get(session)
+            .map(|keep| keep.seen + REWRITE_CONTENDER_AFTER)
     }
 
     /// Returns when the turn of this contender ends, if a slot is free for it. The contenders after it take no slot

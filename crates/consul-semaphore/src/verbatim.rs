@@ -45,30 +45,30 @@ impl Eq for Verbatim {}
 
 /// The fields of a JSON object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Fields {
+pub(super) struct JsonFields {
     pub(super) by_name: BTreeMap<String, Verbatim>,
     /// Whether a name occurs twice: readers differ in which of the two values they use.
     pub(super) twice: bool,
 }
 
-impl<'de> Deserialize<'de> for Fields {
+impl<'de> Deserialize<'de> for JsonFields {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Object;
-        impl<'de> Visitor<'de> for Object {
-            type Value = Fields;
+        struct FieldsVisitor;
+        impl<'de> Visitor<'de> for FieldsVisitor {
+            type Value = JsonFields;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("an object")
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Fields, A::Error> {
-                let mut fields = Fields::default();
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<JsonFields, A::Error> {
+                let mut fields = JsonFields::default();
                 while let Some((name, value)) = map.next_entry()? {
                     fields.twice |= fields.by_name.insert(name, value).is_some();
                 }
                 Ok(fields)
             }
         }
-        deserializer.deserialize_map(Object)
+        deserializer.deserialize_map(FieldsVisitor)
     }
 }

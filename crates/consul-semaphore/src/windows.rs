@@ -15,7 +15,7 @@ use jiff::{
 
 /// The pause between two readings of the wall clock before a window opens or closes, because somebody may set the
 /// clock.
-const CLOCK_IS_READ_AGAIN: Duration = Duration::from_mins(5);
+const READ_CLOCK_AGAIN_AFTER: Duration = Duration::from_mins(5);
 
 /// The longest text of a schedule, in bytes.
 pub const LONGEST_SCHEDULE: usize = 100;
@@ -53,7 +53,7 @@ pub enum NeverOpens {
 
 /// A window whose schedule was understood.
 #[derive(Clone, Debug)]
-struct Window {
+struct ValidWindow {
     /// The schedule, on a clock that knows no time zone.
     schedule: Crontab,
     zone: TimeZone,
@@ -65,16 +65,16 @@ struct Window {
 #[derive(Clone, Debug, Default)]
 pub struct Windows {
     /// The windows as they were read, which the clones of all keys of a semaphore share.
-    read: Arc<Read>,
+    read: Arc<WindowList>,
     /// The last result, and the time for which it was evaluated. The result holds until it may change.
     known: Option<(Timestamp, Opening)>,
 }
 
 /// Windows as they were read.
 #[derive(Debug, Default)]
-struct Read {
+struct WindowList {
     specs: Vec<WindowSpec>,
-    understood: Vec<Window>,
+    understood: Vec<ValidWindow>,
     /// The windows that never open, by their place in the list.
     invalid: Vec<(usize, NeverOpens)>,
 }
@@ -135,7 +135,7 @@ impl Opening {
         Some(
             Duration::try_from(left)
                 .unwrap_or_default()
-                .min(CLOCK_IS_READ_AGAIN),
+                .min(READ_CLOCK_AGAIN_AFTER),
         )
     }
 
@@ -154,12 +154,12 @@ impl Windows {
     pub fn new(specs: Vec<WindowSpec>, now: Timestamp) -> Self {
         let (mut understood, mut invalid) = (Vec::new(), Vec::new());
         for (place, spec) in specs.iter().enumerate() {
-            match Window::new(spec, now) {
+            match ValidWindow::new(spec, now) {
                 Ok(window) => understood.push(window),
                 Err(why) => invalid.push((place, why)),
             }
         }
-        let read = Read {
+        let read = WindowList {
             specs,
             understood,
             invalid,
@@ -182,8 +182,8 @@ impl Windows {
 
     /// Returns the largest number of slots that any window allows, of a semaphore with this limit.
     pub fn most(&self, limit: u32) -> u32 {
-        let limits = self.read.understood.iter();
-        let limits = limits.map(|window| window.limit.map_or(limit, |here| here.min(limit)));
+        let windows = self.read.understood.iter();
+        let limits = windows.map(|window| window.limit.map_or(limit, |here| here.min(limit)));
         limits.max().unwrap_or(limit)
     }
 
@@ -236,7 +236,7 @@ impl Windows {
     }
 }
 
-impl Window {
+impl ValidWindow {
     fn new(spec: &WindowSpec, now: Timestamp) -> Result<Self, NeverOpens> {
         let mut options = ParseOptions::default();
         options.fallback_timezone_option = FallbackTimezoneOption::UTC;
@@ -279,8 +279,9 @@ impl Window {
         let shown = self.zone.to_datetime(after);
         let from = TimeZone::UTC.to_timestamp(shown).ok()?;
         let times = self.schedule.iter_after(MakeTimestamp(from)).ok()?;
-        let times = times.map_while(Result::ok);
-        let mut opens = times.filter_map(|time| self.on_the_clock(time.datetime()));
+        let mut opens = times
+            .map_while(Result::ok)
+            .filter_map(|time| self.on_the_clock(time.datetime()));
         opens.find(|opens| *opens > after)
     }
 

@@ -35,11 +35,11 @@ pub struct KindName(Option<Arc<str>>);
 
 impl KindName {
     /// The kind that is meant if none is named.
-    const USUAL: &str = "Job";
+    const DEFAULT: &str = "Job";
 
     /// Returns the name of the kind.
     pub fn as_str(&self) -> &str {
-        self.unusual().unwrap_or(Self::USUAL)
+        self.unusual().unwrap_or(Self::DEFAULT)
     }
 
     /// Returns the name, unless it is the kind that is meant if none is named.
@@ -50,7 +50,7 @@ impl KindName {
 
 impl From<&str> for KindName {
     fn from(name: &str) -> Self {
-        Self((name != Self::USUAL).then(|| name.into()))
+        Self((name != Self::DEFAULT).then(|| name.into()))
     }
 }
 
@@ -193,8 +193,9 @@ pub fn lock_key_of(contender: &str) -> String {
 /// the prefix of that semaphore and the key. Returns `None` if this is no lock key.
 pub fn lock_key_parts(lock_key: &str) -> Option<(&str, Option<(&str, Key)>)> {
     let prefix = lock_key.strip_suffix(LOCK)?.strip_suffix('/')?;
-    let above = prefix.rsplit_once('/');
-    let above = above.and_then(|(above, key)| Some((above, key.parse().ok()?)));
+    let above = prefix
+        .rsplit_once('/')
+        .and_then(|(above, key)| Some((above, key.parse().ok()?)));
     Some((prefix, above))
 }
 
@@ -325,8 +326,9 @@ impl Workload {
     /// stay given back. The result has no more sessions than a workload may have slots.
     pub(super) fn given_back_with(&self, mut sessions: Vec<SessionId>) -> Vec<SessionId> {
         if self.granted.is_none() {
-            let before = self.reported.iter();
-            let before: Vec<_> = before
+            let before: Vec<_> = self
+                .reported
+                .iter()
                 .filter(|id| !sessions.contains(id))
                 .cloned()
                 .collect();
@@ -469,8 +471,8 @@ impl Workload {
         let mut ordinals = 0..;
         let named = self.slots().map(|(slot, reported)| {
             let here = *slot.lock_key == *lock_key;
-            let now = here.then(|| ordinals.next()).flatten();
-            let now = now.and_then(|ordinal| held.get(&ordinal).copied());
+            let ordinal = here.then(|| ordinals.next()).flatten();
+            let now = ordinal.and_then(|ordinal| held.get(&ordinal).copied());
             now.or(reported).unwrap_or(&slot.session)
         });
         let named: Vec<SessionId> = named.cloned().collect();

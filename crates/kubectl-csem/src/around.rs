@@ -15,19 +15,19 @@ use kube::{
 use tokio::time::timeout;
 
 use crate::{
-    cluster::{Cluster, Listed},
-    failure::{Failure, Kind},
+    cluster::{ClusterClient, ListedItems},
+    failure::{Failure, FailureKind},
     view::{
         item::Item,
         missing::{self, Reference},
-        operator::{LEASE, NAMESPACE, last_write, silence},
-        queue::{Queue, queue_of},
+        operator::{LEASE_NAME, OPERATOR_NAMESPACE, last_write, silence},
+        queue::{QueueView, queue_of},
         recorded::{REPORTER, RecordedEvent},
     },
 };
 
 /// The time that a call may take if a command can do without its answer.
-const PATIENCE: Duration = Duration::from_secs(5);
+const OPTIONAL_CALL_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The objects that belong to a semaphore. What the user may not read becomes a gap in the output.
 pub(crate) struct Around {
@@ -40,7 +40,10 @@ pub(crate) struct Around {
 
 impl Around {
     /// Reads the objects around the semaphore with this metadata.
-    pub(crate) async fn read(cluster: &Cluster, semaphore: &ObjectMeta) -> Result<Self, Failure> {
+    pub(crate) async fn read(
+        cluster: &ClusterClient,
+        semaphore: &ObjectMeta,
+    ) -> Result<Self, Failure> {
         let name = semaphore.name.as_deref().unwrap_or_default();
         let read = |job: Job| {
             let workload = TrackedWorkload::read(&job, Moment::default());
@@ -69,7 +72,7 @@ impl Around {
     }
 
     /// Returns the queue of this semaphore, with at most `most` Jobs in it and at most `most` outside it.
-    pub(crate) fn queue(&self, semaphore: &ConsulSemaphore, most: usize) -> Queue {
+    pub(crate) fn queue(&self, semaphore: &ConsulSemaphore, most: usize) -> QueueView {
         let name = semaphore.metadata.name.as_deref().unwrap_or_default();
         let mut queue = queue_of(semaphore, &self.workloads, &self.recorded, most);
         queue.look_elsewhere(name, &self.workloads, &self.others);
@@ -78,11 +81,15 @@ impl Around {
 }
 
 /// Returns the semaphores of the namespace that can be read; none if the user may not list them.
-async fn all_semaphores(cluster: &Cluster) -> Vec<ConsulSemaphore> {
+async fn all_semaphores(cluster: &ClusterClient) -> Vec<ConsulSemaphore> {
     let namespace = Some(cluster.namespace.as_str());
-    let listed = timeout(PATIENCE, cluster.list_semaphores(namespace, None)).await;
-    let items = listed.ok().and_then(Result::ok);
-    let items = items.map(|listed| listed.items).unwrap_or_default();
+    let call = cluster.list_semaphores(namespace, None);
+    let items = timeout(OPTIONAL_CALL_TIMEOUT, call)
+        .await
+        .ok()
+        .and_then(Result::ok)
+        .map(|listed| listed.items)
+        .unwrap_or_default();
     let readable = |object: &DynamicObject| match Item::read(object) {
         Item::Semaphore(semaphore) => Some(*semaphore),
         Item::Unreadable { .. } => None,
@@ -92,11 +99,11 @@ async fn all_semaphores(cluster: &Cluster) -> Vec<ConsulSemaphore> {
 
 fn unless_denied<T>(
     what: &str,
-    listed: Result<Listed<T>, Failure>,
+    listed: Result<ListedItems<T>, Failure>,
     gaps: &mut Vec<String>,
 ) -> Result<Vec<T>, Failure> {
     match listed {
-        Ok(Listed { items, cut }) => {
+        Ok(ListedItems { items, cut }) => {
             if cut {
                 gaps.push(format!(
                     "the namespace has too many {what}: not all were read"
@@ -104,7 +111,7 @@ fn unless_denied<T>(
             }
             Ok(items)
         }
-        Err(failure) if failure.kind == Kind::Denied => {
+        Err(failure) if failure.kind == FailureKind::Denied => {
             gaps.push(gap(what, &failure.message));
             Ok(Vec::new())
         }
@@ -120,7 +127,7 @@ pub(crate) fn gap(what: &str, why: &str) -> String {
 /// Returns a line that says since when no operator reports, if the user may read its Lease. `written` says when an
 /// operator last changed a semaphore.
 pub(crate) async fn operator_silence(
-    cluster: &Cluster,
+    cluster: &ClusterClient,
     written: Option<Timestamp>,
 ) -> Option<String> {
     silence(&leases(cluster).await, written, clock::time())
@@ -128,18 +135,18 @@ pub(crate) async fn operator_silence(
 
 /// Returns the operator's Leases in all namespaces. A user who may not list all gets those of the namespaces where a
 /// Lease is most likely.
-async fn leases(cluster: &Cluster) -> Vec<Lease> {
-    let params = ListParams::default().fields(&format!("metadata.name={LEASE}"));
+async fn leases(cluster: &ClusterClient) -> Vec<Lease> {
+    let params = ListParams::default().fields(&format!("metadata.name={LEASE_NAME}"));
     let all: Api<Lease> = Api::all(cluster.client());
-    match timeout(PATIENCE, all.list(&params)).await {
+    match timeout(OPTIONAL_CALL_TIMEOUT, all.list(&params)).await {
         Ok(Ok(list)) => return list.items,
         Ok(Err(kube::Error::Api(status))) if status.is_forbidden() => {}
         _ => return Vec::new(),
     }
     let mut leases = Vec::new();
-    for namespace in [NAMESPACE, &cluster.namespace] {
+    for namespace in [OPERATOR_NAMESPACE, &cluster.namespace] {
         let one: Api<Lease> = Api::namespaced(cluster.client(), namespace);
-        if let Ok(Ok(Some(lease))) = timeout(PATIENCE, one.get_opt(LEASE)).await {
+        if let Ok(Ok(Some(lease))) = timeout(OPTIONAL_CALL_TIMEOUT, one.get_opt(LEASE_NAME)).await {
             leases.push(lease);
         }
     }
@@ -149,7 +156,7 @@ async fn leases(cluster: &Cluster) -> Vec<Lease> {
 /// Returns a line about the Jobs that name none of these semaphores, which are all of the namespace or of all
 /// namespaces. `None` if there are no such Jobs, or if the user may not list Jobs.
 pub(crate) async fn without_semaphore(
-    cluster: &Cluster,
+    cluster: &ClusterClient,
     namespace: Option<&str>,
     semaphores: &[DynamicObject],
 ) -> Option<String> {
@@ -157,7 +164,7 @@ pub(crate) async fn without_semaphore(
         let workload = TrackedWorkload::read(&job, Moment::default())?;
         Some(Reference::of(&workload)).filter(|references| !references.is_empty())
     };
-    let Listed { items, cut } = cluster.list_unfinished(namespace, read).await.ok()?;
+    let ListedItems { items, cut } = cluster.list_unfinished(namespace, read).await.ok()?;
     let items: Vec<Reference> = items.into_iter().flatten().collect();
     let existing: BTreeSet<(String, String)> = semaphores
         .iter()

@@ -19,7 +19,7 @@ use crate::workload_name::{WorkloadName, object_name};
 #[command(version, name = "kubectl-csem", bin_name = "kubectl csem", after_help = HELP)]
 pub(crate) struct Cli {
     #[command(flatten)]
-    pub(crate) connection: Connection,
+    pub(crate) connection: ClusterFlags,
 
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -33,7 +33,7 @@ The output is coloured on a terminal, unless NO_COLOR is set.";
 
 /// The connection to the cluster, with kubectl's flags.
 #[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Connection {
+pub(crate) struct ClusterFlags {
     /// The kubeconfig file [env: KUBECONFIG] [default: ~/.kube/config]
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) kubeconfig: Option<PathBuf>,
@@ -76,7 +76,7 @@ impl Cli {
     }
 }
 
-/// The error, with a suggestion for kubectl's own commands; `None` if only the command is missing.
+/// Returns the error, with a suggestion for kubectl's own commands; `None` if only the command is missing.
 fn understood(mut error: clap::Error) -> Option<clap::Error> {
     match error.kind() {
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::MissingSubcommand => None,
@@ -111,7 +111,7 @@ pub(crate) enum Command {
         selector: Option<String>,
         /// The output format
         #[arg(long, short, value_enum)]
-        output: Option<Output>,
+        output: Option<OutputFormat>,
     },
     /// Show a semaphore: who holds its slots, who waits and why, what happened last
     Show {
@@ -120,7 +120,7 @@ pub(crate) enum Command {
         semaphore: String,
         /// The output format
         #[arg(long, short, value_enum)]
-        output: Option<Output>,
+        output: Option<OutputFormat>,
     },
     /// Say why a workload waits, or what it does instead, and what to do about it
     Why {
@@ -128,7 +128,7 @@ pub(crate) enum Command {
         workload: OneWorkload,
         /// The output format
         #[arg(long, short, value_enum)]
-        output: Option<Output>,
+        output: Option<OutputFormat>,
     },
     /// Watch one semaphore or all: the output of show or list, kept up to date. Ctrl-C ends it
     Watch {
@@ -149,7 +149,7 @@ pub(crate) enum Command {
     Bump {
         #[command(flatten)]
         workload: OneWorkload,
-        /// The same as --priority
+        /// New priority, like --priority
         #[arg(
             value_name = "NUMBER",
             allow_negative_numbers = true,
@@ -170,7 +170,7 @@ pub(crate) enum Command {
     /// Grant slots again
     Resume(OneSemaphore),
     /// Take a slot away from its holder, by destroying its session in Consul. Asks first
-    #[command(after_help = RELEASE)]
+    #[command(after_help = RELEASE_HELP)]
     Release {
         #[command(flatten)]
         semaphore: OneSemaphore,
@@ -182,11 +182,11 @@ pub(crate) enum Command {
         yes: bool,
     },
     /// Print a script with which a shell completes this program's arguments
-    #[command(after_help = COMPLETION)]
+    #[command(after_help = COMPLETION_HELP)]
     Completion {
         /// The shell
         #[arg(value_enum)]
-        shell: Shell,
+        shell: CompletionShell,
     },
     /// Print the completions of a command line, for shells
     #[command(name = "__complete", hide = true)]
@@ -197,12 +197,12 @@ pub(crate) enum Command {
     },
 }
 
-const RELEASE: &str = "\
+const RELEASE_HELP: &str = "\
 The slots are in Consul, so this command calls Consul itself. It reads CONSUL_HTTP_ADDR, CONSUL_HTTP_TOKEN and the
 other variables of Consul's tools. The token needs key read on the semaphore's prefix, and session write on the
 session's node.";
 
-const COMPLETION: &str = "\
+const COMPLETION_HELP: &str = "\
 kubectl's own completion also completes `kubectl csem`, in every shell, if this program is on the PATH as
 kubectl_complete-csem, too: ln -s kubectl-csem kubectl_complete-csem. The script that this command prints completes
 the word kubectl-csem.";
@@ -231,24 +231,24 @@ pub(crate) struct OneSemaphore {
 
 /// The output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Output {
+pub(crate) enum OutputFormat {
     /// For programs
     Json,
-    /// The same as YAML
+    /// YAML with the same fields as JSON
     Yaml,
     /// For people, with all details
     Wide,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Shell {
+pub(crate) enum CompletionShell {
     Bash,
     Zsh,
     Fish,
 }
 
 /// kubectl's names for semaphores.
-pub(crate) const SEMAPHORES: [&str; 4] = [
+pub(crate) const SEMAPHORE_TYPES: [&str; 4] = [
     "consulsemaphore.consul-semaphore.io",
     "consulsemaphore",
     "consulsemaphores",
@@ -258,7 +258,7 @@ pub(crate) const SEMAPHORES: [&str; 4] = [
 /// Parses the name of a semaphore, also in the form that `kubectl get -o name` prints.
 fn semaphore_name(text: &str) -> Result<String, String> {
     let name = match text.split_once('/') {
-        Some((kind, name)) if SEMAPHORES.contains(&kind) => name,
+        Some((kind, name)) if SEMAPHORE_TYPES.contains(&kind) => name,
         Some((kind, _)) => {
             return Err(format!("{kind:?} is not the expected kind of object"));
         }

@@ -18,23 +18,23 @@ use serde_json::Value;
 use tokio::time::timeout;
 
 use crate::{
-    cli::Connection,
-    failure::{Failure, Kind, Right, What},
+    cli::ClusterFlags,
+    failure::{Failure, FailureKind, NeededRight, ResourceKind},
     terminal,
     view::item::Item,
     workload_name::WorkloadName,
 };
 
 /// The time that a call may take, including the client's own retries.
-const PATIENCE: Duration = Duration::from_secs(30);
+const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The size of a page of a list, and the greatest number of pages.
-const PAGE: u32 = 500;
-const PAGES: usize = 20;
+const PAGE_SIZE: u32 = 500;
+const MOST_PAGES: usize = 20;
 
 /// A connection to a cluster, with a default namespace.
 #[derive(Clone)]
-pub(crate) struct Cluster {
+pub(crate) struct ClusterClient {
     client: Client,
     pub(crate) namespace: String,
     /// Whether the user named the namespace. Otherwise it is the namespace of the context.
@@ -44,21 +44,22 @@ pub(crate) struct Cluster {
 }
 
 /// The items of a list. `cut` says that there are more than were read.
-pub(crate) struct Listed<T> {
+pub(crate) struct ListedItems<T> {
     pub(crate) items: Vec<T>,
     pub(crate) cut: bool,
 }
 
-impl Cluster {
-    pub(crate) async fn connect(connection: &Connection) -> Result<Self, Failure> {
+impl ClusterClient {
+    pub(crate) async fn connect(connection: &ClusterFlags) -> Result<Self, Failure> {
         let config = config(connection).await?;
         // An empty namespace counts as none, as in kubectl.
-        let namespace = connection.namespace.clone();
-        let namespace = namespace.filter(|namespace| !namespace.is_empty());
-        let named = namespace.is_some();
-        let namespace = namespace.unwrap_or_else(|| config.default_namespace.clone());
-        let client = Client::try_from(config);
-        let client = client.map_err(|error| Failure::of_client(&error))?;
+        let requested = connection
+            .namespace
+            .clone()
+            .filter(|namespace| !namespace.is_empty());
+        let named = requested.is_some();
+        let namespace = requested.unwrap_or_else(|| config.default_namespace.clone());
+        let client = Client::try_from(config).map_err(|error| Failure::of_client(&error))?;
         Ok(Self {
             client,
             namespace,
@@ -95,8 +96,8 @@ impl Cluster {
         }
         let first = ListParams::default().limit(1);
         let all = self.semaphores(None);
-        let asked = timeout(PATIENCE, all.list_metadata(&first)).await;
-        match asked.map_err(|_| Failure::silent(PATIENCE))? {
+        let asked = timeout(CALL_TIMEOUT, all.list_metadata(&first)).await;
+        match asked.map_err(|_| Failure::silent(CALL_TIMEOUT))? {
             Err(kube::Error::Api(status)) if status.is_forbidden() => {
                 let namespace = &self.namespace;
                 terminal::message(&format!(
@@ -136,8 +137,8 @@ impl Cluster {
         self.client.clone()
     }
 
-    fn right(&self, verb: &'static str, what: What) -> Right {
-        Right {
+    fn right(&self, verb: &'static str, what: ResourceKind) -> NeededRight {
+        NeededRight {
             verb,
             toward: self.toward,
             what,
@@ -147,10 +148,10 @@ impl Cluster {
 
     pub(crate) async fn semaphore(&self, name: &str) -> Result<DynamicObject, Failure> {
         let semaphores = self.semaphores(Some(&self.namespace));
-        let right = self.right("get", What::Semaphores);
+        let right = self.right("get", ResourceKind::Semaphores);
         let mut semaphore = bounded(&right, semaphores.get(name)).await;
         if let Err(failure) = &mut semaphore
-            && failure.kind == Kind::NotThere
+            && failure.kind == FailureKind::NotThere
         {
             let hint = "`kubectl csem list` shows where they are; select a namespace with -n";
             failure.message = format!(
@@ -176,11 +177,11 @@ impl Cluster {
     }
 
     pub(crate) async fn workload(&self, named: &WorkloadName) -> Result<Object, Failure> {
-        let right = self.right("get", What::Workloads(named.kind.clone()));
+        let right = self.right("get", ResourceKind::Workloads(named.kind.clone()));
         let workloads = self.workloads(&named.kind);
         let mut object = bounded(&right, workloads.get(&named.name)).await;
         if let Err(failure) = &mut object
-            && failure.kind == Kind::NotThere
+            && failure.kind == FailureKind::NotThere
         {
             failure.message = format!(
                 "{}, looked for in the namespace {}: select another one with -n",
@@ -191,11 +192,14 @@ impl Cluster {
     }
 
     pub(crate) async fn cron_job(&self, name: &str) -> Result<DynamicObject, Failure> {
-        let kind = GroupVersionKind::gvk("batch", "v1", "CronJob");
-        let kind = ApiResource::from_gvk(&kind);
+        let resource = ApiResource::from_gvk(&GroupVersionKind::gvk("batch", "v1", "CronJob"));
         let cron_jobs: Api<DynamicObject> =
-            Api::namespaced_with(self.client.clone(), &self.namespace, &kind);
-        bounded(&self.right("get", What::CronJobs), cron_jobs.get(name)).await
+            Api::namespaced_with(self.client.clone(), &self.namespace, &resource);
+        bounded(
+            &self.right("get", ResourceKind::CronJobs),
+            cron_jobs.get(name),
+        )
+        .await
     }
 
     /// Fails if the cluster has no `ConsulSemaphores`, which every user may ask. Other failures are left to the call
@@ -203,7 +207,7 @@ impl Cluster {
     pub(crate) async fn installed(&self) -> Result<(), Failure> {
         let version = ConsulSemaphore::api_version(&());
         let asked = self.client.list_api_group_resources(&version);
-        match timeout(PATIENCE, asked).await {
+        match timeout(CALL_TIMEOUT, asked).await {
             Ok(Err(kube::Error::Api(status))) if status.code == 404 => {
                 Err(Failure::not_installed())
             }
@@ -219,7 +223,7 @@ impl Cluster {
         let semaphores = self.semaphores(Some(&self.namespace));
         let (params, patch) = (PatchParams::default(), Patch::Merge(patch));
         let call = semaphores.patch(name, &params, &patch);
-        bounded(&self.right("patch", What::Semaphores), call).await
+        bounded(&self.right("patch", ResourceKind::Semaphores), call).await
     }
 
     pub(crate) async fn patch_workload(
@@ -231,7 +235,11 @@ impl Cluster {
         let workloads = self.workloads(kind);
         let (params, patch) = (PatchParams::default(), Patch::Merge(patch));
         let call = workloads.patch(name, &params, &patch);
-        bounded(&self.right("patch", What::Workloads(kind.clone())), call).await
+        bounded(
+            &self.right("patch", ResourceKind::Workloads(kind.clone())),
+            call,
+        )
+        .await
     }
 
     /// Lists the namespace's workloads of this kind that the operator sees, as far as `read` keeps them.
@@ -239,8 +247,8 @@ impl Cluster {
         &self,
         kind: &WorkloadKind,
         read: impl Fn(Object) -> Option<T>,
-    ) -> Result<Listed<T>, Failure> {
-        let right = self.right("list", What::Workloads(kind.clone()));
+    ) -> Result<ListedItems<T>, Failure> {
+        let right = self.right("list", ResourceKind::Workloads(kind.clone()));
         let params = match kind {
             WorkloadKind::Job => ListParams::default(),
             _ => ListParams::default().labels(WAITING),
@@ -251,7 +259,7 @@ impl Cluster {
     /// Returns the Workload that Kueue has for the object with this uid, if it has one that is not finished.
     pub(crate) async fn workload_of_kueue(&self, uid: &str) -> Result<Option<Object>, Failure> {
         let kind = WorkloadKind::KueueWorkload;
-        let right = self.right("list", What::Workloads(kind.clone()));
+        let right = self.right("list", ResourceKind::Workloads(kind.clone()));
         let its = ListParams::default().labels(&format!("{OWNER_UID}={uid}"));
         let read = |object: Object| {
             let owner = owner(&object).ok()?;
@@ -266,10 +274,10 @@ impl Cluster {
         &self,
         namespace: Option<&str>,
         selector: Option<&str>,
-    ) -> Result<Listed<DynamicObject>, Failure> {
-        let right = Right {
+    ) -> Result<ListedItems<DynamicObject>, Failure> {
+        let right = NeededRight {
             namespace: namespace.map(str::to_owned),
-            ..self.right("list", What::Semaphores)
+            ..self.right("list", ResourceKind::Semaphores)
         };
         let semaphores = self.semaphores(namespace);
         let params = ListParams {
@@ -283,8 +291,8 @@ impl Cluster {
     pub(crate) async fn list_jobs<T>(
         &self,
         read: impl Fn(Job) -> Option<T>,
-    ) -> Result<Listed<T>, Failure> {
-        let right = self.right("list", What::Workloads(WorkloadKind::Job));
+    ) -> Result<ListedItems<T>, Failure> {
+        let right = self.right("list", ResourceKind::Workloads(WorkloadKind::Job));
         list(&right, &self.jobs(), &ListParams::default(), read).await
     }
 
@@ -293,10 +301,10 @@ impl Cluster {
         &self,
         namespace: Option<&str>,
         read: impl Fn(Job) -> Option<T>,
-    ) -> Result<Listed<T>, Failure> {
-        let right = Right {
+    ) -> Result<ListedItems<T>, Failure> {
+        let right = NeededRight {
             namespace: namespace.map(str::to_owned),
-            ..self.right("list", What::Workloads(WorkloadKind::Job))
+            ..self.right("list", ResourceKind::Workloads(WorkloadKind::Job))
         };
         let jobs = match namespace {
             Some(namespace) => Api::namespaced(self.client.clone(), namespace),
@@ -311,14 +319,14 @@ impl Cluster {
         &self,
         fields: &str,
         read: impl Fn(Event) -> Option<T>,
-    ) -> Result<Listed<T>, Failure> {
-        let right = self.right("list", What::Events);
+    ) -> Result<ListedItems<T>, Failure> {
+        let right = self.right("list", ResourceKind::Events);
         let params = ListParams::default().fields(fields);
         list(&right, &self.events(), &params, read).await
     }
 }
 
-impl Connection {
+impl ClusterFlags {
     /// Reads the kubeconfig that the user named, or else the one that kubectl would read.
     pub(crate) fn kubeconfig(&self) -> Result<Kubeconfig, KubeconfigError> {
         match &self.kubeconfig {
@@ -328,7 +336,7 @@ impl Connection {
     }
 }
 
-async fn config(connection: &Connection) -> Result<Config, Failure> {
+async fn config(connection: &ClusterFlags) -> Result<Config, Failure> {
     let mut config = configured(connection).await?;
     let user = &mut config.auth_info;
     user.impersonate = connection.as_user.clone().or(user.impersonate.take());
@@ -338,8 +346,8 @@ async fn config(connection: &Connection) -> Result<Config, Failure> {
     Ok(config)
 }
 
-async fn configured(connection: &Connection) -> Result<Config, Failure> {
-    let Connection {
+async fn configured(connection: &ClusterFlags) -> Result<Config, Failure> {
+    let ClusterFlags {
         kubeconfig,
         context,
         cluster,
@@ -357,8 +365,9 @@ async fn configured(connection: &Connection) -> Result<Config, Failure> {
         let config = Config::infer().await;
         return config.map_err(|error| unknown(error.to_string()));
     }
-    let read = connection.kubeconfig();
-    let read = read.map_err(|error| unknown(error.to_string()))?;
+    let read = connection
+        .kubeconfig()
+        .map_err(|error| unknown(error.to_string()))?;
     if let Some(user) = user
         && !read.auth_infos.iter().any(|known| known.name == *user)
     {
@@ -377,33 +386,33 @@ async fn configured(connection: &Connection) -> Result<Config, Failure> {
 
 /// Makes a call with a timeout.
 async fn bounded<T>(
-    right: &Right,
+    right: &NeededRight,
     call: impl Future<Output = kube::Result<T>>,
 ) -> Result<T, Failure> {
-    match timeout(PATIENCE, call).await {
+    match timeout(CALL_TIMEOUT, call).await {
         Ok(answer) => answer.map_err(|error| Failure::of_call(right, &error)),
-        Err(_) => Err(Failure::silent(PATIENCE)),
+        Err(_) => Err(Failure::silent(CALL_TIMEOUT)),
     }
 }
 
 async fn list<K, T>(
-    right: &Right,
+    right: &NeededRight,
     api: &Api<K>,
     params: &ListParams,
     read: impl Fn(K) -> Option<T>,
-) -> Result<Listed<T>, Failure>
+) -> Result<ListedItems<T>, Failure>
 where
     K: Clone + Debug + DeserializeOwned,
 {
-    let mut params = params.clone().limit(PAGE);
+    let mut params = params.clone().limit(PAGE_SIZE);
     let mut items = Vec::new();
-    for _ in 0..PAGES {
+    for _ in 0..MOST_PAGES {
         let page = bounded(right, api.list(&params)).await?;
         items.extend(page.items.into_iter().filter_map(&read));
         match page.metadata.continue_.filter(|token| !token.is_empty()) {
             Some(token) => params = params.continue_token(&token),
-            None => return Ok(Listed { items, cut: false }),
+            None => return Ok(ListedItems { items, cut: false }),
         }
     }
-    Ok(Listed { items, cut: true })
+    Ok(ListedItems { items, cut: true })
 }

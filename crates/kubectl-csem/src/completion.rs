@@ -14,26 +14,26 @@ use clap::{Arg, ArgAction, Command};
 use consul_client::text::one_line;
 use tokio::time::timeout;
 
-use self::names::{Name, names};
+use self::names::{NameKind, names};
 use crate::{
-    cli::{Connection, SEMAPHORES, Shell},
+    cli::{ClusterFlags, CompletionShell, SEMAPHORE_TYPES},
     workload_name::kind_of,
 };
 
 /// The time to wait for names.
-const PATIENCE: Duration = Duration::from_secs(3);
+const NAMES_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Cobra's directives: one completes files, the other allows nothing but the candidates.
-const FILES: u8 = 0;
-const NOTHING_ELSE: u8 = 4;
+const DIRECTIVE_FILES: u8 = 0;
+const DIRECTIVE_NOTHING_ELSE: u8 = 4;
 
 /// The words that may follow at the cursor.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Next {
+pub(crate) struct NextWords {
     /// Words of the command line itself, each with its description.
     words: Vec<(String, String)>,
     /// The kind of name that may follow.
-    name: Option<Name>,
+    name: Option<NameKind>,
     /// The part of the word at the cursor that comes before the name, as in `--namespace=`.
     before: String,
     /// The kind of object before the name, in kubectl's form, as in `jobset/`.
@@ -41,14 +41,14 @@ pub(crate) struct Next {
     /// Name of the command on the line.
     command: String,
     /// The connection with which names are read.
-    connection: Connection,
+    connection: ClusterFlags,
     /// The arguments already on the line.
     given: Vec<String>,
 }
 
 /// The program that asks for completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Asks {
+pub(crate) enum CompletionCaller {
     /// A shell asks through our own script, which replaces the whole word.
     Shell,
     /// kubectl asks. Its scripts add the part before a flag's value themselves.
@@ -56,12 +56,12 @@ pub(crate) enum Asks {
 }
 
 /// Returns what may replace the last of these words.
-pub(crate) fn next(command: &Command, words: &[String]) -> Next {
+pub(crate) fn next(command: &Command, words: &[String]) -> NextWords {
     let Some((last, before)) = words.split_last() else {
-        return Next::default();
+        return NextWords::default();
     };
     let mut command = command;
-    let mut next = Next::default();
+    let mut next = NextWords::default();
     let mut flag: Option<&Arg> = None;
     for word in before {
         if let Some(of) = flag.take() {
@@ -102,15 +102,15 @@ pub(crate) fn next(command: &Command, words: &[String]) -> Next {
     next
 }
 
-impl Next {
+impl NextWords {
     fn value_of(&mut self, arg: &Arg) {
         let values = arg.get_possible_values();
-        let values = values.iter().filter(|value| !value.is_hide_set());
-        self.words.extend(values.map(|value| {
+        let offered = values.iter().filter(|value| !value.is_hide_set());
+        self.words.extend(offered.map(|value| {
             let help = value.get_help().map(ToString::to_string);
             (value.get_name().to_owned(), help.unwrap_or_default())
         }));
-        self.name = Name::of(arg);
+        self.name = NameKind::of(arg);
     }
 
     /// Records the kind before the slash in the word, if it fits the expected name.
@@ -119,11 +119,11 @@ impl Next {
             return;
         };
         let workload = match self.name {
-            Some(Name::Workload(_)) => kind_of(type_).map(Name::Workload),
+            Some(NameKind::Workload(_)) => kind_of(type_).map(NameKind::Workload),
             _ => None,
         };
         let fits = match self.name {
-            Some(Name::Semaphore) => SEMAPHORES.contains(&type_),
+            Some(NameKind::Semaphore) => SEMAPHORE_TYPES.contains(&type_),
             _ => workload.is_some(),
         };
         self.name = workload.or_else(|| self.name.take());
@@ -134,7 +134,7 @@ impl Next {
 
     /// Returns the answer: the known words and these names. `last` is the word at the cursor. Anybody can choose names,
     /// so names with a special meaning to a shell are left out.
-    fn answer(&self, names: Vec<(String, String)>, last: &str, asker: Asks) -> String {
+    fn answer(&self, names: Vec<(String, String)>, last: &str, asker: CompletionCaller) -> String {
         let mut answer = String::new();
         let names = names
             .into_iter()
@@ -145,8 +145,8 @@ impl Next {
             let word = format!("{}{word}", self.before);
             if word.starts_with(last) {
                 let shown = match asker {
-                    Asks::Shell => &word,
-                    Asks::Kubectl => &word[self.before.len()..],
+                    CompletionCaller::Shell => &word,
+                    CompletionCaller::Kubectl => &word[self.before.len()..],
                 };
                 answer.push_str(shown);
                 if !help.is_empty() {
@@ -156,10 +156,10 @@ impl Next {
                 answer.push('\n');
             }
         }
-        let directive = if self.name == Some(Name::File) {
-            FILES
+        let directive = if self.name == Some(NameKind::File) {
+            DIRECTIVE_FILES
         } else {
-            NOTHING_ELSE
+            DIRECTIVE_NOTHING_ELSE
         };
         format!("{answer}:{directive}\n")
     }
@@ -184,7 +184,7 @@ fn plainly(help: &str) -> String {
     shown.collect()
 }
 
-impl Connection {
+impl ClusterFlags {
     fn set(&mut self, arg: &Arg, value: &str) {
         match arg.get_id().as_str() {
             "kubeconfig" => self.kubeconfig = Some(PathBuf::from(value)),
@@ -269,11 +269,11 @@ fn flags(command: &Command) -> Vec<(String, String)> {
 
 /// Returns the answer to a request for completion. Names that can't be read in time are left out, because a shell shows
 /// no errors.
-pub(crate) async fn answer(command: &Command, words: &[String], asker: Asks) -> String {
+pub(crate) async fn answer(command: &Command, words: &[String], asker: CompletionCaller) -> String {
     let next = next(command, words);
     let names = match &next.name {
         Some(name) => {
-            let names = timeout(PATIENCE, names(name, &next)).await;
+            let names = timeout(NAMES_TIMEOUT, names(name, &next)).await;
             names.ok().flatten().unwrap_or_default()
         }
         None => Vec::new(),
@@ -283,11 +283,11 @@ pub(crate) async fn answer(command: &Command, words: &[String], asker: Asks) -> 
 }
 
 /// Returns the script with which a shell completes the word `kubectl-csem`.
-pub(crate) fn script(shell: Shell) -> &'static str {
+pub(crate) fn script(shell: CompletionShell) -> &'static str {
     match shell {
-        Shell::Bash => include_str!("completion/bash"),
-        Shell::Zsh => include_str!("completion/zsh"),
-        Shell::Fish => include_str!("completion/fish"),
+        CompletionShell::Bash => include_str!("completion/bash"),
+        CompletionShell::Zsh => include_str!("completion/zsh"),
+        CompletionShell::Fish => include_str!("completion/fish"),
     }
 }
 
@@ -299,14 +299,14 @@ mod tests {
     use super::*;
     use crate::cli::Cli;
 
-    fn at(words: &[&str]) -> Next {
+    fn at(words: &[&str]) -> NextWords {
         let mut command = Cli::command();
         command.build();
         let words: Vec<String> = words.iter().map(ToString::to_string).collect();
         next(&command, &words)
     }
 
-    fn words(next: &Next) -> Vec<&str> {
+    fn words(next: &NextWords) -> Vec<&str> {
         next.words.iter().map(|(word, _)| word.as_str()).collect()
     }
 
@@ -324,18 +324,21 @@ mod tests {
 
     #[test]
     fn an_argument_is_a_name_of_its_kind() {
-        assert_eq!(at(&["show", ""]).name, Some(Name::Semaphore));
-        assert_eq!(at(&["hold", "mig"]).name, Some(Name::Workload(Kind::Job)));
+        assert_eq!(at(&["show", ""]).name, Some(NameKind::Semaphore));
+        assert_eq!(
+            at(&["hold", "mig"]).name,
+            Some(NameKind::Workload(Kind::Job))
+        );
         let typed = at(&["why", "JobSets/tr"]);
         assert_eq!(
             (typed.name, typed.kind.as_str()),
-            (Some(Name::Workload(Kind::JobSet)), "JobSets/")
+            (Some(NameKind::Workload(Kind::JobSet)), "JobSets/")
         );
-        assert_eq!(at(&["release", ""]).name, Some(Name::Semaphore));
+        assert_eq!(at(&["release", ""]).name, Some(NameKind::Semaphore));
         let session = at(&["release", "db", ""]);
         assert_eq!(
             (session.name, session.given),
-            (Some(Name::Session), vec!["db".to_owned()])
+            (Some(NameKind::Session), vec!["db".to_owned()])
         );
         assert_eq!(at(&["show", "db", ""]).name, None);
         assert_eq!(at(&["hold", "job/mig"]).kind, "job/");
@@ -356,9 +359,9 @@ mod tests {
             (words(&inside), inside.before.as_str()),
             (vec!["yaml"], "--output=")
         );
-        assert_eq!(at(&["show", "-n", ""]).name, Some(Name::Namespace));
-        assert_eq!(at(&["show", "--context", ""]).name, Some(Name::Context));
-        assert_eq!(at(&["show", "--kubeconfig", ""]).name, Some(Name::File));
+        assert_eq!(at(&["show", "-n", ""]).name, Some(NameKind::Namespace));
+        assert_eq!(at(&["show", "--context", ""]).name, Some(NameKind::Context));
+        assert_eq!(at(&["show", "--kubeconfig", ""]).name, Some(NameKind::File));
     }
 
     #[test]
@@ -372,15 +375,15 @@ mod tests {
             "k",
             "",
         ]);
-        let connection = Connection {
+        let connection = ClusterFlags {
             kubeconfig: Some("k".into()),
             context: Some("prod".to_owned()),
             namespace: Some("batch".to_owned()),
-            ..Connection::default()
+            ..ClusterFlags::default()
         };
         assert_eq!(
             (next.name, next.connection),
-            (Some(Name::Semaphore), connection)
+            (Some(NameKind::Semaphore), connection)
         );
         assert_eq!(
             at(&["list", "-A", "-nweb", ""])
@@ -398,30 +401,36 @@ mod tests {
             ("partner".to_owned(), String::new()),
         ];
         assert_eq!(
-            at(&["show", "d"]).answer(names.clone(), "d", Asks::Kubectl),
+            at(&["show", "d"]).answer(names.clone(), "d", CompletionCaller::Kubectl),
             "db\ta?b\n:4\n"
         );
         let flag = |asker| {
             let next = at(&["show", "--namespace=d"]);
             next.answer(names.clone(), "--namespace=d", asker)
         };
-        assert_eq!(flag(Asks::Kubectl), "db\ta?b\n:4\n");
-        assert_eq!(flag(Asks::Shell), "--namespace=db\ta?b\n:4\n");
+        assert_eq!(flag(CompletionCaller::Kubectl), "db\ta?b\n:4\n");
+        assert_eq!(flag(CompletionCaller::Shell), "--namespace=db\ta?b\n:4\n");
         let with_kind = at(&["show", "csem/d"]);
-        for asker in [Asks::Kubectl, Asks::Shell] {
+        for asker in [CompletionCaller::Kubectl, CompletionCaller::Shell] {
             let answer = with_kind.answer(names.clone(), "csem/d", asker);
             assert_eq!(answer, "csem/db\ta?b\n:4\n");
         }
         let file = at(&["list", "--kubeconfig", ""]);
-        assert_eq!(file.answer(Vec::new(), "", Asks::Kubectl), ":0\n");
-        assert_eq!(at(&[]).answer(Vec::new(), "", Asks::Kubectl), ":4\n");
+        assert_eq!(
+            file.answer(Vec::new(), "", CompletionCaller::Kubectl),
+            ":0\n"
+        );
+        assert_eq!(
+            at(&[]).answer(Vec::new(), "", CompletionCaller::Kubectl),
+            ":4\n"
+        );
     }
 
     #[test]
     fn a_name_that_a_shell_could_take_for_something_else_is_not_offered() {
         let offered = |name: &str, help: &str| {
             let names = vec![(name.to_owned(), help.to_owned())];
-            let answer = at(&["release", "db", ""]).answer(names, "", Asks::Shell);
+            let answer = at(&["release", "db", ""]).answer(names, "", CompletionCaller::Shell);
             answer.strip_suffix(":4\n").unwrap().to_owned()
         };
         for name in [

@@ -7,11 +7,11 @@ use consul_semaphore_workload::Kind as WorkloadKind;
 use kube::core::Status;
 
 /// The number of characters of a foreign message that are repeated.
-const SHOWN: usize = 600;
+const LONGEST_SHOWN_MESSAGE: usize = 600;
 
 /// The kind of a failure, as far as a script can distinguish it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum FailureKind {
     /// The request can't be carried out.
     Impossible,
     /// The named object does not exist.
@@ -27,23 +27,23 @@ pub(crate) enum Kind {
 /// A failure. The message says what went wrong, and what to do about it.
 #[derive(Debug)]
 pub(crate) struct Failure {
-    pub(crate) kind: Kind,
+    pub(crate) kind: FailureKind,
     pub(crate) message: String,
 }
 
 impl Failure {
     pub(crate) fn impossible(message: impl Into<String>) -> Self {
-        Self::new(Kind::Impossible, message)
+        Self::new(FailureKind::Impossible, message)
     }
 
     pub(crate) fn not_there(message: impl Into<String>) -> Self {
-        Self::new(Kind::NotThere, message)
+        Self::new(FailureKind::NotThere, message)
     }
 
     pub(crate) fn not_installed() -> Self {
         let message = "ConsulSemaphores are not installed in this cluster: install the operator, or only their \
                        CustomResourceDefinition with `kubectl apply -f crds/`";
-        Self::new(Kind::NotInstalled, message)
+        Self::new(FailureKind::NotInstalled, message)
     }
 
     /// Returns the failure for a kind of workload that the API server does not know.
@@ -53,10 +53,10 @@ impl Failure {
             "this cluster has no {}.{} of version {}: the CustomResourceDefinition of {} is not installed",
             resource.plural, resource.group, resource.version, resource.kind
         );
-        Self::new(Kind::NotInstalled, message)
+        Self::new(FailureKind::NotInstalled, message)
     }
 
-    fn new(kind: Kind, message: impl Into<String>) -> Self {
+    fn new(kind: FailureKind, message: impl Into<String>) -> Self {
         Self {
             kind,
             message: message.into(),
@@ -66,15 +66,15 @@ impl Failure {
     /// Returns the exit code. The codes are those of `consul-semaphore exec`, from sysexits.h.
     pub(crate) fn code(&self) -> u8 {
         match self.kind {
-            Kind::Impossible => 1,
-            Kind::NotThere | Kind::NotInstalled => 66,
-            Kind::Away => 69,
-            Kind::Denied => 77,
+            FailureKind::Impossible => 1,
+            FailureKind::NotThere | FailureKind::NotInstalled => 66,
+            FailureKind::Away => 69,
+            FailureKind::Denied => 77,
         }
     }
 
     /// Returns the failure for a call to the API server that failed.
-    pub(crate) fn of_call(right: &Right, error: &kube::Error) -> Self {
+    pub(crate) fn of_call(right: &NeededRight, error: &kube::Error) -> Self {
         match error {
             kube::Error::Api(status) => Self::of_answer(right, status),
             error => Self::of_client(error),
@@ -100,12 +100,12 @@ impl Failure {
                     let _ = write!(why, ": {error}");
                     cause = error.source();
                 }
-                let why = one_line(&why, SHOWN);
+                let why = one_line(&why, LONGEST_SHOWN_MESSAGE);
                 let message = format!(
                     "the API server does not answer ({why}): check the server and the certificates in the \
                      kubeconfig with `kubectl config view --minify`"
                 );
-                Self::new(Kind::Away, message)
+                Self::new(FailureKind::Away, message)
             }
         }
     }
@@ -114,30 +114,32 @@ impl Failure {
     pub(crate) fn silent(patience: Duration) -> Self {
         let seconds = patience.as_secs();
         let message = format!("the API server did not answer within {seconds} s");
-        Self::new(Kind::Away, message)
+        Self::new(FailureKind::Away, message)
     }
 
-    fn of_answer(right: &Right, status: &Status) -> Self {
-        let words = one_line(&status.message, SHOWN);
+    fn of_answer(right: &NeededRight, status: &Status) -> Self {
+        let words = one_line(&status.message, LONGEST_SHOWN_MESSAGE);
         let named = status
             .details
             .as_ref()
             .is_some_and(|details| !details.name.is_empty());
         match status.code {
             401 => Self::new(
-                Kind::Denied,
+                FailureKind::Denied,
                 format!(
                     "the API server does not accept your credentials: log in again, or check the kubeconfig ({words})"
                 ),
             ),
-            403 => Self::new(Kind::Denied, format!("{}. {words}", right.missing())),
-            404 if !named && right.what == What::Semaphores => Self::not_installed(),
-            404 if !named && let What::Workloads(kind) = &right.what => Self::no_such_kind(kind),
+            403 => Self::new(FailureKind::Denied, format!("{}. {words}", right.missing())),
+            404 if !named && right.what == ResourceKind::Semaphores => Self::not_installed(),
+            404 if !named && let ResourceKind::Workloads(kind) = &right.what => {
+                Self::no_such_kind(kind)
+            }
             404 => Self::not_there(words),
             409 => Self::impossible(format!(
                 "it was changed or recreated in the meantime; try again: {words}"
             )),
-            429 | 500.. => Self::new(Kind::Away, words),
+            429 | 500.. => Self::new(FailureKind::Away, words),
             _ => Self::impossible(words),
         }
     }
@@ -146,24 +148,24 @@ impl Failure {
 impl From<consul::Error> for Failure {
     fn from(error: consul::Error) -> Self {
         let kind = match &error {
-            consul::Error::Denied(_) => Kind::Denied,
-            error if error.may_pass() => Kind::Away,
-            _ => Kind::Impossible,
+            consul::Error::Denied(_) => FailureKind::Denied,
+            error if error.may_pass() => FailureKind::Away,
+            _ => FailureKind::Impossible,
         };
-        Self::new(kind, one_line(&error.to_string(), SHOWN))
+        Self::new(kind, one_line(&error.to_string(), LONGEST_SHOWN_MESSAGE))
     }
 }
 
 /// The kind of object that a call is about.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum What {
+pub(crate) enum ResourceKind {
     Semaphores,
     Workloads(WorkloadKind),
     CronJobs,
     Events,
 }
 
-impl What {
+impl ResourceKind {
     /// Returns the name of the resource in the API.
     pub(crate) fn resource(&self) -> String {
         match self {
@@ -177,16 +179,16 @@ impl What {
 
 /// The right that a call needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Right {
+pub(crate) struct NeededRight {
     pub(crate) verb: &'static str,
     /// The verb for what will be done with the objects that are read, if that needs another right.
     pub(crate) toward: Option<&'static str>,
-    pub(crate) what: What,
+    pub(crate) what: ResourceKind,
     /// Namespace of the objects; `None` is all namespaces.
     pub(crate) namespace: Option<String>,
 }
 
-impl Right {
+impl NeededRight {
     /// Returns a message that says which right is missing, and who can grant it.
     fn missing(&self) -> String {
         let Self {
@@ -212,16 +214,16 @@ impl Right {
     /// Returns the role that is enough, as `config/rbac/user_roles.yaml` and Kubernetes itself define it.
     fn role(&self) -> &'static str {
         match (&self.what, self.toward.unwrap_or(self.verb)) {
-            (What::Semaphores, "get" | "list" | "watch") => {
+            (ResourceKind::Semaphores, "get" | "list" | "watch") => {
                 "consul-semaphore-viewer gives that right, and Kubernetes' roles view, edit and admin include it"
             }
-            (What::Semaphores, _) => {
+            (ResourceKind::Semaphores, _) => {
                 "consul-semaphore-editor gives that right, and no other role includes it"
             }
-            (What::Workloads(kind), "get" | "list" | "watch") if is_custom(kind) => {
+            (ResourceKind::Workloads(kind), "get" | "list" | "watch") if is_custom(kind) => {
                 "view of Kubernetes gives that right if what installed them adds them to it"
             }
-            (What::Workloads(kind), _) if is_custom(kind) => {
+            (ResourceKind::Workloads(kind), _) if is_custom(kind) => {
                 "edit of Kubernetes gives that right if what installed them adds them to it"
             }
             (_, "get" | "list" | "watch") => "view of Kubernetes gives that right",
@@ -241,8 +243,8 @@ mod tests {
 
     use super::*;
 
-    fn right(verb: &'static str, what: What, namespace: Option<&str>) -> Right {
-        Right {
+    fn right(verb: &'static str, what: ResourceKind, namespace: Option<&str>) -> NeededRight {
+        NeededRight {
             verb,
             toward: None,
             what,
@@ -250,7 +252,7 @@ mod tests {
         }
     }
 
-    fn refused(right: &Right, code: u16, message: &str) -> Failure {
+    fn refused(right: &NeededRight, code: u16, message: &str) -> Failure {
         let status = Status::failure(message, "Reason").with_code(code);
         Failure::of_call(right, &kube::Error::Api(Box::new(status)))
     }
@@ -259,19 +261,27 @@ mod tests {
     fn a_missing_right_is_reported_with_the_role_that_gives_it() {
         let cases = [
             (
-                right("list", What::Semaphores, Some("batch")),
+                right("list", ResourceKind::Semaphores, Some("batch")),
                 "consul-semaphore-viewer",
             ),
             (
-                right("patch", What::Semaphores, Some("batch")),
+                right("patch", ResourceKind::Semaphores, Some("batch")),
                 "consul-semaphore-editor",
             ),
             (
-                right("list", What::Workloads(WorkloadKind::Job), Some("batch")),
+                right(
+                    "list",
+                    ResourceKind::Workloads(WorkloadKind::Job),
+                    Some("batch"),
+                ),
                 "ClusterRole view",
             ),
             (
-                right("patch", What::Workloads(WorkloadKind::Job), Some("batch")),
+                right(
+                    "patch",
+                    ResourceKind::Workloads(WorkloadKind::Job),
+                    Some("batch"),
+                ),
                 "ClusterRole edit",
             ),
         ];
@@ -283,16 +293,20 @@ mod tests {
                 assert!(said.contains(word), "{word:?} is not in: {said}");
             }
         }
-        let first = Right {
+        let first = NeededRight {
             toward: Some("patch"),
-            ..right("get", What::Workloads(WorkloadKind::Job), Some("batch"))
+            ..right(
+                "get",
+                ResourceKind::Workloads(WorkloadKind::Job),
+                Some("batch"),
+            )
         };
         let said = refused(&first, 403, "x").message;
         assert!(
             said.contains("may not get") && said.contains("ClusterRole edit"),
             "{said}"
         );
-        let everywhere = right("list", What::Semaphores, None);
+        let everywhere = right("list", ResourceKind::Semaphores, None);
         let said = refused(&everywhere, 403, "x").message;
         assert!(
             said.contains("all namespaces") && said.contains("Without -A"),
@@ -302,12 +316,16 @@ mod tests {
 
     #[test]
     fn what_is_not_installed_is_distinguished_from_what_does_not_exist() {
-        let job_sets = right("get", What::Workloads(WorkloadKind::JobSet), Some("batch"));
+        let job_sets = right(
+            "get",
+            ResourceKind::Workloads(WorkloadKind::JobSet),
+            Some("batch"),
+        );
         let failure = refused(&job_sets, 404, "404 page not found");
         assert_eq!(failure.code(), 66);
         let missing = "no jobsets.jobset.x-k8s.io of version v1alpha2";
         assert!(failure.message.contains(missing), "{}", failure.message);
-        let right = right("get", What::Semaphores, Some("batch"));
+        let right = right("get", ResourceKind::Semaphores, Some("batch"));
         let failure = refused(&right, 404, "404 page not found");
         assert_eq!(failure.code(), 66);
         assert!(failure.message.contains("kubectl apply -f crds/"));
@@ -323,7 +341,11 @@ mod tests {
 
     #[test]
     fn each_kind_has_an_exit_code() {
-        let right = right("patch", What::Workloads(WorkloadKind::Job), Some("batch"));
+        let right = right(
+            "patch",
+            ResourceKind::Workloads(WorkloadKind::Job),
+            Some("batch"),
+        );
         let code = |status| refused(&right, status, "words").code();
         assert_eq!([401, 409, 422, 429, 503].map(code), [77, 1, 1, 69, 69]);
         assert_eq!(Failure::silent(Duration::from_secs(30)).code(), 69);

@@ -35,15 +35,15 @@ use command_line::memory;
 
 use crate::{
     act::{
-        annotate::{Change, change},
+        annotate::{AnnotationChange, change},
         pause::pause,
         release::release,
     },
     cli::{Cli, Command, OneSemaphore, OneWorkload},
-    cluster::Cluster,
-    completion::Asks,
+    cluster::ClusterClient,
+    completion::CompletionCaller,
     failure::Failure,
-    world::Scope,
+    world::WatchTarget,
 };
 
 /// The name by which kubectl calls this program for completion.
@@ -74,12 +74,12 @@ fn begin() -> Result<(), Failure> {
         let words: Vec<String> = arguments
             .map(|word| word.to_string_lossy().into_owned())
             .collect();
-        return runtime.block_on(complete(&words, Asks::Kubectl));
+        return runtime.block_on(complete(&words, CompletionCaller::Kubectl));
     }
     runtime.block_on(run(Cli::read()))
 }
 
-async fn complete(words: &[String], asker: Asks) -> Result<(), Failure> {
+async fn complete(words: &[String], asker: CompletionCaller) -> Result<(), Failure> {
     let mut command = Cli::command();
     command.build();
     terminal::write(&completion::answer(&command, words, asker).await)
@@ -92,11 +92,11 @@ async fn run(
     }: Cli,
 ) -> Result<(), Failure> {
     match command {
-        Command::Complete { words } => return complete(&words, Asks::Shell).await,
+        Command::Complete { words } => return complete(&words, CompletionCaller::Shell).await,
         Command::Completion { shell } => return terminal::write(completion::script(shell)),
         _ => {}
     }
-    let cluster = &Cluster::connect(&connection).await?;
+    let cluster = &ClusterClient::connect(&connection).await?;
     match command {
         Command::List {
             everywhere,
@@ -125,16 +125,18 @@ async fn run(
                 Some(_) => Some(cluster.namespace.clone()),
                 None => cluster.reach(everywhere.all_namespaces).await?,
             };
-            let scope = Scope {
+            let target = WatchTarget {
                 namespace,
                 semaphore,
                 selector,
             };
-            watch::watch(cluster, &scope).await
+            watch::watch(cluster, &target).await
         }
-        Command::Hold(OneWorkload { workload }) => change(cluster, &workload, Change::Hold).await,
+        Command::Hold(OneWorkload { workload }) => {
+            change(cluster, &workload, AnnotationChange::Hold).await
+        }
         Command::Unhold(OneWorkload { workload }) => {
-            change(cluster, &workload, Change::Unhold).await
+            change(cluster, &workload, AnnotationChange::Unhold).await
         }
         Command::Bump {
             workload: OneWorkload { workload },
@@ -143,7 +145,7 @@ async fn run(
         } => {
             // The command line has one of the two.
             let priority = priority.or(number).unwrap_or(0);
-            change(cluster, &workload, Change::Priority(priority)).await
+            change(cluster, &workload, AnnotationChange::Priority(priority)).await
         }
         Command::Pause(OneSemaphore { semaphore }) => pause(cluster, &semaphore, true).await,
         Command::Resume(OneSemaphore { semaphore }) => pause(cluster, &semaphore, false).await,

@@ -12,38 +12,38 @@ use serde_json::json;
 
 use crate::{
     around::{Around, operator_silence, without_semaphore},
-    cli::Output,
-    cluster::{Cluster, Listed},
+    cli::OutputFormat,
+    cluster::{ClusterClient, ListedItems},
     failure::Failure,
     terminal,
     view::{
-        document::Document,
-        holder::{Kind as HolderKind, Who},
+        document::SemaphoreDocument,
+        holder::{ParsedHolder, ParsedHolderKind},
         item::{self, Item},
         list::{self, Columns},
         operator::last_write,
-        queue::Queue,
+        queue::QueueView,
         recorded::recent,
-        show::{self, Shown},
+        show::{self, SemaphoreDetails},
         text::{Line, Text, Tone},
     },
 };
 
 /// The number of Jobs in the queue, of Jobs outside it, and of events that are shown. The wide and machine-readable
 /// formats show more.
-pub(crate) const SHOWN: usize = 50;
-pub(crate) const SHOWN_WIDE: usize = 5_000;
-pub(crate) const EVENTS: usize = 10;
-const EVENTS_WIDE: usize = 100;
+pub(crate) const SHOWN_JOBS: usize = 50;
+pub(crate) const SHOWN_JOBS_WIDE: usize = 5_000;
+pub(crate) const SHOWN_EVENTS: usize = 10;
+const SHOWN_EVENTS_WIDE: usize = 100;
 
 pub(crate) async fn list(
-    cluster: &Cluster,
+    cluster: &ClusterClient,
     all_namespaces: bool,
     selector: Option<&str>,
-    output: Option<Output>,
+    output: Option<OutputFormat>,
 ) -> Result<(), Failure> {
     let namespace = cluster.reach(all_namespaces).await?;
-    let Listed { mut items, cut } = cluster
+    let ListedItems { mut items, cut } = cluster
         .list_semaphores(namespace.as_deref(), selector)
         .await?;
     let written = last_write(items.iter().map(|item| &item.metadata));
@@ -80,7 +80,7 @@ pub(crate) async fn list(
     let read: Vec<Item> = items.iter().map(Item::read).collect();
     let columns = Columns {
         namespace: namespace.is_none(),
-        wide: output == Some(Output::Wide),
+        wide: output == Some(OutputFormat::Wide),
     };
     let mut text = list::list(&read, columns, clock::time());
     text.extend(notes.lines);
@@ -90,7 +90,7 @@ pub(crate) async fn list(
 /// Returns the lines below the list. `written` says when an operator last changed one of the semaphores. `all` says
 /// that these are all semaphores of the namespace, or of all namespaces.
 async fn notes(
-    cluster: &Cluster,
+    cluster: &ClusterClient,
     namespace: Option<&str>,
     items: &[DynamicObject],
     written: Option<Timestamp>,
@@ -111,28 +111,28 @@ async fn notes(
 }
 
 pub(crate) async fn show(
-    cluster: &Cluster,
+    cluster: &ClusterClient,
     name: &str,
-    output: Option<Output>,
+    output: Option<OutputFormat>,
 ) -> Result<(), Failure> {
     let (mut object, semaphore) = cluster.readable(name).await?;
     let around = Around::read(cluster, &object.metadata).await?;
     without_managers(&mut object);
     let (places, events) = match output {
-        None => (SHOWN, EVENTS),
-        Some(_) => (SHOWN_WIDE, EVENTS_WIDE),
+        None => (SHOWN_JOBS, SHOWN_EVENTS),
+        Some(_) => (SHOWN_JOBS_WIDE, SHOWN_EVENTS_WIDE),
     };
     let queue = around.queue(&semaphore, places);
     let names = names(&semaphore, &queue, &around.workloads);
     let events = recent(&around.recorded, name, &names, events);
-    let shown = Shown {
+    let shown = SemaphoreDetails {
         semaphore: &semaphore,
         queue: &queue,
         events: &events,
         gaps: &around.gaps,
     };
     if output.is_some_and(is_for_programs) {
-        return document(&Document::of(&object, &shown), output);
+        return document(&SemaphoreDocument::of(&object, &shown), output);
     }
     terminal::print(&show::show(&shown, clock::time()))
 }
@@ -141,7 +141,7 @@ pub(crate) async fn show(
 /// asked for one.
 pub(crate) fn names(
     semaphore: &ConsulSemaphore,
-    queue: &Queue,
+    queue: &QueueView,
     workloads: &[TrackedWorkload],
 ) -> HashSet<(String, String)> {
     let namespace = semaphore.metadata.namespace.as_deref().unwrap_or_default();
@@ -155,21 +155,24 @@ pub(crate) fn names(
     });
     let holders = item::status(semaphore).holders;
     let holding = holders.iter().filter_map(|holder| {
-        let who = Who::read(holder.holder.as_deref());
+        let who = ParsedHolder::read(holder.holder.as_deref());
         let (place, name) = who.name.split_once('/')?;
-        let is_workload = matches!(who.kind, HolderKind::Job | HolderKind::Workload(_));
+        let is_workload = matches!(
+            who.kind,
+            ParsedHolderKind::Job | ParsedHolderKind::Workload(_)
+        );
         let here = is_workload && place == namespace;
         here.then(|| (who.kind.as_str().to_owned(), name.to_owned()))
     });
     waiting.chain(asking).chain(holding).collect()
 }
 
-pub(crate) fn is_for_programs(output: Output) -> bool {
-    matches!(output, Output::Json | Output::Yaml)
+pub(crate) fn is_for_programs(output: OutputFormat) -> bool {
+    matches!(output, OutputFormat::Json | OutputFormat::Yaml)
 }
 
-pub(crate) fn document(what: &impl Serialize, output: Option<Output>) -> Result<(), Failure> {
-    let written = if output == Some(Output::Yaml) {
+pub(crate) fn document(what: &impl Serialize, output: Option<OutputFormat>) -> Result<(), Failure> {
+    let written = if output == Some(OutputFormat::Yaml) {
         to_yaml(what).map_err(|error| error.to_string())
     } else {
         serde_json::to_string_pretty(what)

@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// The size that is assumed for a terminal that does not report its own.
-const USUAL: Size = Size {
+const DEFAULT_SIZE: Size = Size {
     columns: 80,
     rows: 24,
 };
@@ -69,7 +69,7 @@ impl Screen {
             colour: colour(),
             shown: None,
         };
-        screen.out.write_all(frame::OPEN.as_bytes())?;
+        screen.out.write_all(frame::OPEN_SCREEN.as_bytes())?;
         Ok(screen)
     }
 
@@ -92,7 +92,7 @@ impl Screen {
                 columns: size.ws_col.into(),
                 rows: size.ws_row.into(),
             },
-            _ => USUAL,
+            _ => DEFAULT_SIZE,
         }
     }
 }
@@ -100,7 +100,7 @@ impl Screen {
 impl Drop for Screen {
     fn drop(&mut self) {
         // If the terminal is gone, nothing needs to be restored.
-        let _ = self.out.write_all(frame::CLOSE.as_bytes());
+        let _ = self.out.write_all(frame::CLOSE_SCREEN.as_bytes());
         if let Some(before) = &self.before {
             let _ = tcsetattr(&self.out, OptionalActions::Flush, before);
         }

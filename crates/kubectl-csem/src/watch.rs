@@ -27,42 +27,45 @@ use tokio::{
 };
 
 use crate::{
-    cluster::Cluster,
-    failure::{Failure, What},
+    cluster::ClusterClient,
+    failure::{Failure, ResourceKind},
     terminal::{self, Screen},
-    view::{changes::Seen, recorded::REPORTER},
-    world::{Scope, Update, World},
+    view::{changes::ReportedState, recorded::REPORTER},
+    world::{Update, WatchTarget, World},
 };
 
 /// The time that the first lists may take.
-const PATIENCE: Duration = Duration::from_secs(30);
+const FIRST_LISTS_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The interval in which changes are shown. Changes within one interval are shown together.
-const BEAT: Duration = Duration::from_millis(100);
+const REDRAW_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The duration of one watch, in seconds. A connection that broke silently is noticed by then.
-const LASTS: u32 = 60;
+const WATCH_SECONDS: u32 = 60;
 
-pub(crate) async fn watch(cluster: &Cluster, scope: &Scope) -> Result<(), Failure> {
-    let mut ends = Ends::new()?;
+pub(crate) async fn watch(cluster: &ClusterClient, target: &WatchTarget) -> Result<(), Failure> {
+    let mut ends = WatchEndSignals::new()?;
     let mut resized = listen(SignalKind::window_change())?;
-    let mut update = streams(cluster, scope);
-    let mut world = World::new(scope.clone());
+    let mut update = streams(cluster, target);
+    let mut world = World::new(target.clone());
     {
-        let first = pin!(timeout(PATIENCE, first_lists(&mut world, &mut update)));
+        let first = pin!(timeout(
+            FIRST_LISTS_TIMEOUT,
+            first_lists(&mut world, &mut update)
+        ));
         tokio::select! {
-            listed = first => listed.unwrap_or_else(|_| Err(Failure::silent(PATIENCE)))?,
+            listed = first => listed.unwrap_or_else(|_| Err(Failure::silent(FIRST_LISTS_TIMEOUT)))?,
             () = ends.come() => return Ok(()),
         }
     }
-    if let Some(name) = scope.semaphore.as_ref().filter(|_| !world.has_semaphore()) {
+    if let Some(name) = target.semaphore.as_ref().filter(|_| !world.has_semaphore()) {
         let namespace = &cluster.namespace;
         let message = format!("there is no ConsulSemaphore {name} in the namespace {namespace}");
         return Err(Failure::not_there(message));
     }
 
-    let mut output = Output::open(scope.semaphore.is_some())?;
-    let mut beat = interval(BEAT);
+    let mut output = WatchOutput::open(target.semaphore.is_some())?;
+    let mut beat = interval(REDRAW_INTERVAL);
     beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let (mut changed, mut second) = (true, 0);
     loop {
@@ -98,13 +101,13 @@ fn listen(kind: SignalKind) -> Result<Signal, Failure> {
 
 /// The signals that end the watch, so that it can restore the terminal: Ctrl-C, Ctrl-\, SIGTERM, and the end of the
 /// terminal.
-struct Ends {
+struct WatchEndSignals {
     signals: [Signal; 4],
     /// The signal of Ctrl-Z, which is ignored because it would leave the shell on this screen.
     _stop: Signal,
 }
 
-impl Ends {
+impl WatchEndSignals {
     fn new() -> Result<Self, Failure> {
         Ok(Self {
             signals: [
@@ -140,15 +143,20 @@ async fn first_lists(world: &mut World, update: &mut Streams) -> Result<(), Fail
 
 type Streams = SelectAll<BoxStream<'static, Update>>;
 
-fn streams(cluster: &Cluster, scope: &Scope) -> Streams {
-    let config = watcher::Config::default().timeout(LASTS);
-    let semaphores = cluster.semaphores(scope.namespace.as_deref());
-    let Some(name) = &scope.semaphore else {
+fn streams(cluster: &ClusterClient, target: &WatchTarget) -> Streams {
+    let config = watcher::Config::default().timeout(WATCH_SECONDS);
+    let semaphores = cluster.semaphores(target.namespace.as_deref());
+    let Some(name) = &target.semaphore else {
         let config = watcher::Config {
-            label_selector: scope.selector.clone(),
+            label_selector: target.selector.clone(),
             ..config
         };
-        let all = watched(semaphores, config, What::Semaphores, Update::Semaphore);
+        let all = watched(
+            semaphores,
+            config,
+            ResourceKind::Semaphores,
+            Update::Semaphore,
+        );
         return select_all([all]);
     };
     let this_one = config.clone().fields(&format!("metadata.name={name}"));
@@ -156,52 +164,63 @@ fn streams(cluster: &Cluster, scope: &Scope) -> Streams {
         .clone()
         .fields(&format!("reportingComponent={REPORTER}"));
     select_all([
-        watched(semaphores, this_one, What::Semaphores, Update::Semaphore),
+        watched(
+            semaphores,
+            this_one,
+            ResourceKind::Semaphores,
+            Update::Semaphore,
+        ),
         watched(
             cluster.jobs(),
             config,
-            What::Workloads(Kind::Job),
+            ResourceKind::Workloads(Kind::Job),
             Update::Job,
         ),
-        watched(cluster.events(), from_operator, What::Events, Update::Noted),
+        watched(
+            cluster.events(),
+            from_operator,
+            ResourceKind::Events,
+            Update::Noted,
+        ),
     ])
 }
 
 fn watched<K>(
     api: Api<K>,
     config: watcher::Config,
-    what: What,
+    what: ResourceKind,
     update: fn(Box<Event<K>>) -> Update,
 ) -> BoxStream<'static, Update>
 where
     K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
 {
-    let watched = watcher(api, config).default_backoff();
-    let watched = watched.map(move |event| match event {
-        Ok(event) => update(Box::new(event)),
-        Err(error) => Update::Failed(what.clone(), error),
-    });
-    watched.boxed()
+    watcher(api, config)
+        .default_backoff()
+        .map(move |event| match event {
+            Ok(event) => update(Box::new(event)),
+            Err(error) => Update::Failed(what.clone(), error),
+        })
+        .boxed()
 }
 
 /// A screen on a terminal, or else one line for each change.
-enum Output {
+enum WatchOutput {
     Screen(Screen),
     Lines {
         details: bool,
-        before: Seen,
+        before: ReportedState,
         gaps: Vec<String>,
     },
 }
 
-impl Output {
+impl WatchOutput {
     fn open(details: bool) -> Result<Self, Failure> {
         if terminal::has_screen() {
             return Ok(Self::Screen(Screen::open().map_err(cant_write)?));
         }
         Ok(Self::Lines {
             details,
-            before: Seen::default(),
+            before: ReportedState::default(),
             gaps: Vec::new(),
         })
     }
@@ -223,9 +242,9 @@ impl Output {
                     terminal::message(gap);
                 }
                 *gaps = new_gaps;
-                let seen = world.seen();
-                let lines = seen.since(before, *details);
-                *before = seen;
+                let state = world.reported_state();
+                let lines = state.since(before, *details);
+                *before = state;
                 let mut text = String::new();
                 for line in &lines {
                     // Writing to a string can't fail.

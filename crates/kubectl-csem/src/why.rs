@@ -11,26 +11,26 @@ use kube::{ResourceExt as _, api::DynamicObject};
 
 use crate::{
     around::Around,
-    cli::Output,
-    cluster::Cluster,
-    failure::{Failure, Kind},
-    read::{SHOWN_WIDE, document, is_for_programs},
+    cli::OutputFormat,
+    cluster::ClusterClient,
+    failure::{Failure, FailureKind},
+    read::{SHOWN_JOBS_WIDE, document, is_for_programs},
     terminal,
     view::{
         item::Item,
-        queue::{Queue, id},
-        why::{self, Asked, Named, OfKueue},
+        queue::{QueueView, id},
+        why::{self, Named, OfKueue, WhyFacts},
     },
     workload_name::WorkloadName,
 };
 
 /// The greatest length of the text about what Kueue does, in characters.
-const SAID: usize = 1000;
+const LONGEST_KUEUE_TEXT: usize = 1000;
 
 pub(crate) async fn why(
-    cluster: &Cluster,
+    cluster: &ClusterClient,
     asked: &WorkloadName,
-    output: Option<Output>,
+    output: Option<OutputFormat>,
 ) -> Result<(), Failure> {
     cluster.installed().await?;
     let object = cluster.workload(asked).await?;
@@ -50,14 +50,13 @@ pub(crate) async fn why(
         Some(of) => About::read(cluster, of, workload.as_ref()).await?,
         None => About::default(),
     };
-    let of_kueue = in_kueue(cluster, &object).await;
-    let of_kueue = of_kueue.unwrap_or_else(|failure| {
+    let of_kueue = in_kueue(cluster, &object).await.unwrap_or_else(|failure| {
         let gap = format!("what Kueue does is not known: {}", failure.message);
         about.gaps.push(gap);
         None
     });
     let cron_job = mistaken_cron_job(cluster, &object).await;
-    let answer = why::answer(&Asked {
+    let answer = why::answer(&WhyFacts {
         namespace: &cluster.namespace,
         name: asked,
         workload: workload.as_ref(),
@@ -77,7 +76,7 @@ pub(crate) async fn why(
 }
 
 /// Returns what Kueue does with the workload, if it is in one of Kueue's queues.
-async fn in_kueue(cluster: &Cluster, object: &Object) -> Result<Option<OfKueue>, Failure> {
+async fn in_kueue(cluster: &ClusterClient, object: &Object) -> Result<Option<OfKueue>, Failure> {
     let uid = object.metadata.uid.as_deref();
     let Some(uid) = uid.filter(|_| kueue::is_in_a_queue(&object.metadata)) else {
         return Ok(None);
@@ -86,7 +85,7 @@ async fn in_kueue(cluster: &Cluster, object: &Object) -> Result<Option<OfKueue>,
     let does = found.as_ref().map(kueue::describe).and_then(Result::ok);
     Ok(found.zip(does).map(|(workload, does)| OfKueue {
         name: workload.name_any(),
-        does: one_line(&does, SAID),
+        does: one_line(&does, LONGEST_KUEUE_TEXT),
     }))
 }
 
@@ -94,7 +93,7 @@ async fn in_kueue(cluster: &Cluster, object: &Object) -> Result<Option<OfKueue>,
 #[derive(Default)]
 struct About {
     item: Option<Item>,
-    queue: Queue,
+    queue: QueueView,
     /// The semaphores that exist, if this one does not.
     others: Option<Vec<String>>,
     gaps: Vec<String>,
@@ -102,7 +101,7 @@ struct About {
 
 impl About {
     async fn read(
-        cluster: &Cluster,
+        cluster: &ClusterClient,
         object: Option<DynamicObject>,
         workload: Option<&TrackedWorkload>,
     ) -> Result<Self, Failure> {
@@ -120,8 +119,8 @@ impl About {
             around.workloads.extend(workload.cloned());
         }
         let queue = match &item {
-            Item::Semaphore(semaphore) => around.queue(semaphore, SHOWN_WIDE),
-            Item::Unreadable { .. } => Queue::default(),
+            Item::Semaphore(semaphore) => around.queue(semaphore, SHOWN_JOBS_WIDE),
+            Item::Unreadable { .. } => QueueView::default(),
         };
         Ok(Self {
             item: Some(item),
@@ -142,10 +141,10 @@ impl About {
 }
 
 /// Reads a semaphore; `None` if it does not exist.
-async fn find(cluster: &Cluster, semaphore: &str) -> Result<Option<DynamicObject>, Failure> {
+async fn find(cluster: &ClusterClient, semaphore: &str) -> Result<Option<DynamicObject>, Failure> {
     match cluster.semaphore(semaphore).await {
         Ok(object) => Ok(Some(object)),
-        Err(failure) if failure.kind == Kind::NotThere => Ok(None),
+        Err(failure) if failure.kind == FailureKind::NotThere => Ok(None),
         Err(failure) => Err(failure),
     }
 }
@@ -169,7 +168,7 @@ fn rank(object: Option<&DynamicObject>, request: &SlotRequest) -> u8 {
 }
 
 /// Returns the names of the semaphores of the namespace; none if the user may not list them.
-async fn others(cluster: &Cluster) -> Vec<String> {
+async fn others(cluster: &ClusterClient) -> Vec<String> {
     let listed = cluster
         .list_semaphores(Some(&cluster.namespace), None)
         .await;
@@ -179,7 +178,7 @@ async fn others(cluster: &Cluster) -> Vec<String> {
 
 /// Returns the `CronJob` that made a workload, if the annotation is on the `CronJob`'s own metadata and the workload
 /// therefore does not ask for a slot.
-async fn mistaken_cron_job(cluster: &Cluster, object: &Object) -> Option<String> {
+async fn mistaken_cron_job(cluster: &ClusterClient, object: &Object) -> Option<String> {
     if object.annotations().contains_key(SEMAPHORE) {
         return None;
     }

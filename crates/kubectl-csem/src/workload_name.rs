@@ -8,7 +8,7 @@ use kube::api::ApiResource;
 use crate::failure::Failure;
 
 /// The number of characters of an unknown type that are repeated.
-const SHOWN: usize = 63;
+const LONGEST_SHOWN_TYPE: usize = 63;
 
 /// The kind and the name of a workload.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -110,7 +110,7 @@ fn singular(resource: &ApiResource) -> String {
 
 fn unknown(type_: &str) -> String {
     let known: Vec<String> = kinds().map(|kind| singular(&kind.resource())).collect();
-    let type_ = one_line(type_, SHOWN);
+    let type_ = one_line(type_, LONGEST_SHOWN_TYPE);
     let known = known.join(", ");
     format!("{type_:?} is no type of workload: the types are {known}, as in jobset/NAME")
 }

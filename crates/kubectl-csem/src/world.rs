@@ -14,30 +14,30 @@ use kube::{
 
 use crate::{
     around::gap,
-    failure::{Failure, Right, What},
-    read::{EVENTS, SHOWN, names},
+    failure::{Failure, NeededRight, ResourceKind},
+    read::{SHOWN_EVENTS, SHOWN_JOBS, names},
     store::Store,
     view::{
-        changes::Seen,
+        changes::ReportedState,
         item::Item,
         list::{self, Columns},
         queue::queue_of,
         recorded::{RecordedEvent, recent},
-        show::{self, Shown},
+        show::{self, SemaphoreDetails},
         text::{Line, Text, Tone},
     },
 };
 
 /// The time after which a failed watch that has not failed again has recovered. The watch is retried within half a
 /// minute, and there is no event if nothing has changed since.
-const QUIET: Duration = Duration::from_secs(75);
+const RECOVERED_AFTER: Duration = Duration::from_secs(75);
 
 /// The number of events that are kept.
-const NOTED: usize = 2_000;
+const KEPT_EVENTS: usize = 2_000;
 
-/// The scope of a watch.
+/// The semaphores that a watch shows.
 #[derive(Clone, Debug)]
-pub(crate) struct Scope {
+pub(crate) struct WatchTarget {
     /// Namespace of the objects; `None` is all namespaces.
     pub(crate) namespace: Option<String>,
     /// The semaphore that is shown with everything that belongs to it; `None` shows all semaphores, one on each line.
@@ -52,24 +52,24 @@ pub(crate) enum Update {
     Semaphore(Box<Event<DynamicObject>>),
     Job(Box<Event<Job>>),
     Noted(Box<Event<Noted>>),
-    Failed(What, watcher::Error),
+    Failed(ResourceKind, watcher::Error),
 }
 
 /// The objects that are known, and the watches that fail.
 #[derive(Debug)]
 pub(crate) struct World {
-    scope: Scope,
+    target: WatchTarget,
     semaphores: Store<(String, String), Item>,
     jobs: Store<String, TrackedWorkload>,
     noted: Store<String, RecordedEvent>,
     /// The last failure of each watch, and when it happened.
-    troubles: BTreeMap<What, (Timestamp, Failure)>,
+    troubles: BTreeMap<ResourceKind, (Timestamp, Failure)>,
 }
 
 impl World {
-    pub(crate) fn new(scope: Scope) -> Self {
+    pub(crate) fn new(target: WatchTarget) -> Self {
         Self {
-            scope,
+            target,
             semaphores: Store::default(),
             jobs: Store::default(),
             noted: Store::default(),
@@ -82,15 +82,15 @@ impl World {
     pub(crate) fn take(&mut self, update: Update, now: Timestamp) -> Result<(), Failure> {
         match update {
             Update::Semaphore(event) => {
-                self.works(&What::Semaphores, &event);
+                self.works(&ResourceKind::Semaphores, &event);
                 self.semaphores.take(*event, |object| {
                     let key = (object.namespace().unwrap_or_default(), object.name_any());
                     (key, Some(Item::read(&object)))
                 });
             }
             Update::Job(event) => {
-                self.works(&What::Workloads(Kind::Job), &event);
-                let wanted = self.scope.semaphore.as_deref();
+                self.works(&ResourceKind::Workloads(Kind::Job), &event);
+                let wanted = self.target.semaphore.as_deref();
                 self.jobs.take(*event, |job| {
                     let workload = TrackedWorkload::read(&job, Moment::default());
                     let ours =
@@ -99,11 +99,11 @@ impl World {
                 });
             }
             Update::Noted(event) => {
-                self.works(&What::Events, &event);
+                self.works(&ResourceKind::Events, &event);
                 self.noted.take(*event, |event| {
                     (event.name_any(), RecordedEvent::read(&event))
                 });
-                self.noted.keep(NOTED, |recorded| recorded.time);
+                self.noted.keep(KEPT_EVENTS, |recorded| recorded.time);
             }
             Update::Failed(what, error) => return self.failed(what, &error, now),
         }
@@ -112,7 +112,7 @@ impl World {
 
     /// Records that a watch works. The event `Init` does not show that, because it comes before the API server is even
     /// called.
-    fn works<K>(&mut self, what: &What, event: &Event<K>) {
+    fn works<K>(&mut self, what: &ResourceKind, event: &Event<K>) {
         if !matches!(event, Event::Init) {
             self.troubles.remove(what);
         }
@@ -120,15 +120,15 @@ impl World {
 
     fn failed(
         &mut self,
-        what: What,
+        what: ResourceKind,
         error: &watcher::Error,
         now: Timestamp,
     ) -> Result<(), Failure> {
-        let right = |verb| Right {
+        let right = |verb| NeededRight {
             verb,
             toward: None,
             what: what.clone(),
-            namespace: self.scope.namespace.clone(),
+            namespace: self.target.namespace.clone(),
         };
         let failure = match error {
             watcher::Error::InitialListFailed(error) => Failure::of_call(&right("list"), error),
@@ -142,7 +142,7 @@ impl World {
             }
             watcher::Error::NoResourceVersion => Failure::impossible(error.to_string()),
         };
-        if what == What::Semaphores && !self.semaphores.is_listed() {
+        if what == ResourceKind::Semaphores && !self.semaphores.is_listed() {
             return Err(failure);
         }
         self.troubles.insert(what, (now, failure));
@@ -151,38 +151,38 @@ impl World {
 
     /// Whether the output can be shown, because each watch has received its list or has failed.
     pub(crate) fn is_complete(&self) -> bool {
-        let update = |what: &What, listed: bool| listed || self.troubles.contains_key(what);
-        let around = self.scope.semaphore.is_none()
-            || (update(&What::Workloads(Kind::Job), self.jobs.is_listed())
-                && update(&What::Events, self.noted.is_listed()));
+        let update = |what: &ResourceKind, listed: bool| listed || self.troubles.contains_key(what);
+        let around = self.target.semaphore.is_none()
+            || (update(&ResourceKind::Workloads(Kind::Job), self.jobs.is_listed())
+                && update(&ResourceKind::Events, self.noted.is_listed()));
         self.semaphores.is_listed() && around
     }
 
     /// Whether the one watched semaphore exists. If all are watched, this is true.
     pub(crate) fn has_semaphore(&self) -> bool {
-        self.scope.semaphore.is_none() || self.semaphores.values().next().is_some()
+        self.target.semaphore.is_none() || self.semaphores.values().next().is_some()
     }
 
     /// Returns what can't be shown, or may be out of date.
     pub(crate) fn gaps(&self, now: Timestamp) -> Vec<String> {
         let lasting = self.troubles.iter().filter(|(_, (since, _))| {
             let age = now.as_second().saturating_sub(since.as_second());
-            u64::try_from(age).is_ok_and(|age| age <= QUIET.as_secs())
+            u64::try_from(age).is_ok_and(|age| age <= RECOVERED_AFTER.as_secs())
         });
         let recorded = lasting.map(|(what, (_, failure))| match what {
-            What::Semaphores => format!(
+            ResourceKind::Semaphores => format!(
                 "this may be old, and is asked for again: {}",
                 failure.message
             ),
-            What::Workloads(_) | What::CronJobs => gap("Jobs", &failure.message),
-            What::Events => gap("events", &failure.message),
+            ResourceKind::Workloads(_) | ResourceKind::CronJobs => gap("Jobs", &failure.message),
+            ResourceKind::Events => gap("events", &failure.message),
         });
         recorded.collect()
     }
 
     pub(crate) fn text(&self, now: Timestamp) -> Text {
         let gaps = self.gaps(now);
-        let Some(name) = &self.scope.semaphore else {
+        let Some(name) = &self.target.semaphore else {
             return self.all(&gaps, now);
         };
         let semaphore = match self.semaphores.values().next() {
@@ -195,10 +195,10 @@ impl World {
         };
         let workloads: Vec<TrackedWorkload> = self.jobs.values().cloned().collect();
         let recorded: Vec<RecordedEvent> = self.noted.values().cloned().collect();
-        let queue = queue_of(semaphore, &workloads, &recorded, SHOWN);
+        let queue = queue_of(semaphore, &workloads, &recorded, SHOWN_JOBS);
         let names = names(semaphore, &queue, &workloads);
-        let events = recent(&recorded, name, &names, EVENTS);
-        let shown = Shown {
+        let events = recent(&recorded, name, &names, SHOWN_EVENTS);
+        let shown = SemaphoreDetails {
             semaphore,
             queue: &queue,
             events: &events,
@@ -210,7 +210,7 @@ impl World {
     /// Returns the list of all semaphores, one on each line.
     fn all(&self, gaps: &[String], now: Timestamp) -> Text {
         let columns = Columns {
-            namespace: self.scope.namespace.is_none(),
+            namespace: self.target.namespace.is_none(),
             wide: false,
         };
         let mut text = list::list(self.semaphores.values(), columns, now);
@@ -221,19 +221,19 @@ impl World {
     }
 
     /// Returns the state whose changes are reported.
-    pub(crate) fn seen(&self) -> Seen {
-        let Some(name) = &self.scope.semaphore else {
-            return Seen::of(self.semaphores.values(), []);
+    pub(crate) fn reported_state(&self) -> ReportedState {
+        let Some(name) = &self.target.semaphore else {
+            return ReportedState::of(self.semaphores.values(), []);
         };
         let Some(Item::Semaphore(semaphore)) = self.semaphores.values().next() else {
-            return Seen::of(self.semaphores.values(), []);
+            return ReportedState::of(self.semaphores.values(), []);
         };
         let workloads: Vec<TrackedWorkload> = self.jobs.values().cloned().collect();
         let recorded: Vec<RecordedEvent> = self.noted.values().cloned().collect();
-        let queue = queue_of(semaphore, &workloads, &recorded, SHOWN);
+        let queue = queue_of(semaphore, &workloads, &recorded, SHOWN_JOBS);
         let names = names(semaphore, &queue, &workloads);
-        let events = recent(&recorded, name, &names, NOTED);
-        Seen::of(self.semaphores.values(), events)
+        let events = recent(&recorded, name, &names, KEPT_EVENTS);
+        ReportedState::of(self.semaphores.values(), events)
     }
 }
 
@@ -263,7 +263,7 @@ mod tests {
     }
 
     fn world(semaphore: Option<&str>) -> World {
-        World::new(Scope {
+        World::new(WatchTarget {
             namespace: Some("batch".to_owned()),
             semaphore: semaphore.map(str::to_owned),
             selector: None,
@@ -348,15 +348,21 @@ mod tests {
         apply(&mut world, listed(vec![semaphore("db")], Update::Semaphore));
         apply(
             &mut world,
-            vec![Update::Failed(What::Workloads(Kind::Job), refusal(403))],
+            vec![Update::Failed(
+                ResourceKind::Workloads(Kind::Job),
+                refusal(403),
+            )],
         );
-        apply(&mut world, vec![Update::Failed(What::Events, refusal(403))]);
+        apply(
+            &mut world,
+            vec![Update::Failed(ResourceKind::Events, refusal(403))],
+        );
         assert!(world.is_complete());
         let gaps = world.gaps(now());
         assert_eq!(gaps.len(), 2);
         assert!(gaps[0].contains("ClusterRole view"), "{}", gaps[0]);
         // The watch has not failed since then, so it has recovered.
-        let later = now().checked_add(QUIET * 2).unwrap();
+        let later = now().checked_add(RECOVERED_AFTER * 2).unwrap();
         assert_eq!(world.gaps(later).len(), 0);
         apply(&mut world, vec![Update::Job(Box::new(Event::Init))]);
         assert_eq!(world.gaps(now()).len(), 2);
@@ -367,7 +373,7 @@ mod tests {
     #[test]
     fn without_semaphores_to_list_there_is_nothing_to_watch() {
         let mut world = world(None);
-        let failed = |code| Update::Failed(What::Semaphores, refusal(code));
+        let failed = |code| Update::Failed(ResourceKind::Semaphores, refusal(code));
         assert_eq!(world.take(failed(403), now()).unwrap_err().code(), 77);
         assert_eq!(world.take(failed(503), now()).unwrap_err().code(), 69);
         apply(&mut world, listed(vec![semaphore("db")], Update::Semaphore));
@@ -376,7 +382,7 @@ mod tests {
         assert!(text.contains("db") && text.contains("may be old"), "{text}");
         let gone = Box::new(Status::failure("too old", "Gone").with_code(410));
         apply(&mut world, listed(Vec::new(), Update::Semaphore));
-        let gone = Update::Failed(What::Semaphores, watcher::Error::WatchError(gone));
+        let gone = Update::Failed(ResourceKind::Semaphores, watcher::Error::WatchError(gone));
         world.take(gone, now()).unwrap();
         assert_eq!(world.gaps(now()).len(), 0);
         assert!(world.text(now()).render(false).contains("there are no"));

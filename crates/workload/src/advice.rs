@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use consul_semaphore::{KindName, Phase};
-use consul_semaphore_api::advice::{Places, advise};
+use consul_semaphore_api::advice::{AnnotationPlaces, advise};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use crate::{
@@ -44,7 +44,7 @@ fn advice_on_any(object: &dyn Read) -> Option<String> {
 fn advise_on(kind: &Kind, metadata: &ObjectMeta, template: &Map) -> Option<String> {
     let none = Map::new();
     let name: KindName = kind.name();
-    advise(Places {
+    advise(AnnotationPlaces {
         kind: name.as_str(),
         made_by: match kind {
             Kind::Job => "in a CronJob: spec.jobTemplate.metadata.annotations",
@@ -117,11 +117,13 @@ mod tests {
             );
             assert_eq!(told, expected);
             let right = json!({ "consul-semaphore.io/semaphore": "db" });
-            let right = object(&kind, |it| it["metadata"]["annotations"] = right);
-            assert_eq!(right, None, "{}", kind.name());
-            let deleting = json!("2026-01-01T00:00:00Z");
-            let deleting = object(&kind, |it| it["metadata"]["deletionTimestamp"] = deleting);
-            assert_eq!(deleting, None, "{}", kind.name());
+            let told_right = object(&kind, |it| it["metadata"]["annotations"] = right);
+            assert_eq!(told_right, None, "{}", kind.name());
+            let deleted_at = json!("2026-01-01T00:00:00Z");
+            let told_deleted = object(&kind, |it| {
+                it["metadata"]["deletionTimestamp"] = deleted_at;
+            });
+            assert_eq!(told_deleted, None, "{}", kind.name());
         }
     }
 

@@ -201,8 +201,8 @@ impl Kind {
             Self::TaskRun => then(&task_run::read(object)?),
             Self::Workflow => then(&workflow::Workflow::of(object)?),
             Self::Pod => then(&pod::Pod::of(object)?),
-            Self::Listed(row) => then(&row::Listed::of(self, row, object)),
-            Self::KueueWorkload => then(&kueue::Workload::of(object)?),
+            Self::Listed(row) => then(&row::RowObject::of(self, row, object)),
+            Self::KueueWorkload => then(&kueue::KueueWorkload::of(object)?),
         })
     }
 
@@ -300,11 +300,13 @@ impl Kind {
             // Jobs and Pods come with Kubernetes, and the version of Kueue's API shows that Workloads have the fields.
             Self::Job | Self::Pod | Self::KueueWorkload => Vec::new(),
             Self::JobSet => vec![
-                field("spec.suspend", job_set::LEAST, true),
-                field("spec.replicatedJobs.dependsOn", job_set::LEAST, false),
+                field("spec.suspend", job_set::LEAST_VERSION, true),
+                field("spec.replicatedJobs.dependsOn", job_set::LEAST_VERSION, false),
             ],
-            Self::PipelineRun | Self::TaskRun => vec![field("spec.status", tekton::LEAST, true)],
-            Self::Workflow => vec![field("spec.suspend", workflow::LEAST, true)],
+            Self::PipelineRun | Self::TaskRun => {
+                vec![field("spec.status", tekton::LEAST_VERSION, true)]
+            }
+            Self::Workflow => vec![field("spec.suspend", workflow::LEAST_VERSION, true)],
             Self::Listed(row) => vec![Needed {
                 path: row.life.hold.path.to_string(),
                 since: row.needs.clone(),
@@ -398,7 +400,7 @@ pub struct Kinds(BTreeSet<Kind>);
 
 impl Kinds {
     /// The word that switches on all kinds.
-    pub(crate) const EACH: &str = "all";
+    pub(crate) const ALL: &str = "all";
 
     /// Returns the kinds, Job first.
     pub fn iter(&self) -> impl Iterator<Item = &Kind> {
@@ -416,7 +418,7 @@ impl Kinds {
         self.0.remove(kind);
     }
 
-    /// Whether the kind is among them.
+    /// Whether the kind is one of these kinds.
     pub fn contains(&self, kind: &Kind) -> bool {
         self.0.contains(kind)
     }
@@ -451,7 +453,7 @@ impl FromIterator<Self> for Kinds {
 
 /// A name that no kind has.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{name:?} is no kind of workload: name some of {known}, separated by commas, or {EACH}", EACH = Kinds::EACH)]
+#[error("{name:?} is no kind of workload: name some of {known}, separated by commas, or {ALL}", ALL = Kinds::ALL)]
 pub struct UnknownKind {
     name: String,
     known: Kinds,
@@ -475,7 +477,7 @@ impl Kinds {
         let mut kinds = Self::default();
         let each = names.split(',').map(str::trim);
         for name in each.filter(|name| !name.is_empty()) {
-            let is_meant = |kind: &Kind| name == Self::EACH || kind.switch() == name;
+            let is_meant = |kind: &Kind| name == Self::ALL || kind.switch() == name;
             let meant: Vec<Kind> = self.iter().filter(|kind| is_meant(kind)).cloned().collect();
             if meant.is_empty() {
                 return Err(UnknownKind {

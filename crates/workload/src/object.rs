@@ -175,9 +175,9 @@ mod tests {
     /// An object is read from an event of a watch without a copy in between.
     #[test]
     fn an_object_is_read_from_a_watch() {
-        let event = r#"{"type":"ADDED","object":{"apiVersion":"a/v1","kind":"K",
+        let text = r#"{"type":"ADDED","object":{"apiVersion":"a/v1","kind":"K",
             "metadata":{"name":"a"},"spec":{"x":[1,{}]}}}"#;
-        let event: WatchEvent<Object> = serde_json::from_str(event).unwrap();
+        let event: WatchEvent<Object> = serde_json::from_str(text).unwrap();
         let WatchEvent::Added(object) = event else {
             panic!("{event:?}");
         };

@@ -25,20 +25,20 @@ pub struct Pod {
     #[serde(default, deserialize_with = "or_default")]
     pub metadata: ObjectMeta,
     #[serde(default, deserialize_with = "or_default")]
-    spec: Spec,
+    spec: PodSpecPart,
     #[serde(default, deserialize_with = "or_default")]
-    status: Status,
+    status: PodStatusPart,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-struct Spec {
+struct PodSpecPart {
     node_name: Option<String>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-struct Status {
+struct PodStatusPart {
     phase: Option<String>,
 }
 
@@ -65,7 +65,7 @@ pub struct OwnQuery {
 /// The rule that decides which of the objects with some labels belong to a workload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Which {
-    /// All objects belong to it.
+    /// All objects with the labels belong to the workload.
     All,
     /// Objects that the workload owns.
     Owned(Uid),
@@ -86,7 +86,7 @@ pub(crate) enum Which {
 pub(crate) struct Maker {
     /// Kind of the workload.
     pub(crate) kind: KindName,
-    /// The API group of its kind.
+    /// The API group of the workload's kind.
     pub(crate) group: String,
     /// Uid of the workload.
     pub(crate) uid: Uid,

@@ -101,11 +101,11 @@ pub(crate) trait Read {
 }
 
 /// Kubernetes' default for how long pods may take to end, in seconds.
-pub(crate) const GRACE: i64 = 30;
+pub(crate) const DEFAULT_GRACE: i64 = 30;
 
 /// Returns how long pods may take to end whose template names this number of seconds. A negative number counts as 0.
 pub(crate) fn grace(seconds: Option<i64>) -> Duration {
-    Duration::from_secs(seconds.unwrap_or(GRACE).try_into().unwrap_or(0))
+    Duration::from_secs(seconds.unwrap_or(DEFAULT_GRACE).try_into().unwrap_or(0))
 }
 
 /// The longest texts of a workload that are stored, in bytes. Anybody who may write a Job may write any text there. A
@@ -142,21 +142,23 @@ fn annotation<'a>(metadata: &'a ObjectMeta, name: &str) -> Option<&'a String> {
 /// Returns the sessions in the workload's own annotation, where commas separate them; no session if one of them is
 /// longer than any real one.
 pub(crate) fn reported(metadata: &ObjectMeta) -> Vec<SessionId> {
-    let sessions = annotation(metadata, annotations::SESSION);
-    let sessions = sessions.and_then(|sessions| bounded(sessions, longest::SESSIONS));
-    let sessions = sessions
-        .into_iter()
-        .flat_map(|sessions| sessions.split(','));
-    let sessions = sessions.map(|session| bounded(session, longest::SESSION).map(SessionId::from));
-    sessions.collect::<Option<_>>().unwrap_or_default()
+    let text = annotation(metadata, annotations::SESSION);
+    let listed = text.and_then(|text| bounded(text, longest::SESSIONS));
+    let sessions = listed.into_iter().flat_map(|listed| listed.split(','));
+    sessions
+        .map(|session| bounded(session, longest::SESSION).map(SessionId::from))
+        .collect::<Option<_>>()
+        .unwrap_or_default()
 }
 
 /// Returns the grant that the workload records, or else the grant of its last run. A recorded grant counts only if it
 /// was made for this workload, because a copy of a workload records the grant of the original.
 pub(crate) fn granted(object: &dyn Read) -> Option<Granted> {
     let uid = object.metadata().uid.as_ref();
-    let recorded = object.grant().zip(uid);
-    let recorded = recorded.and_then(|(grant, uid)| granted_to(uid, grant));
+    let recorded = object
+        .grant()
+        .zip(uid)
+        .and_then(|(grant, uid)| granted_to(uid, grant));
     recorded.or_else(|| object.earlier_grant().cloned())
 }
 

@@ -72,12 +72,12 @@ pub struct EndBelow {
     pub kind: Kind,
     /// The label selector of these workloads.
     pub labels: String,
-    /// The merge patch for each of them that runs.
+    /// The merge patch for each of these workloads that runs.
     pub patch: Value,
 }
 
 impl EndBelow {
-    /// Whether the object is one of them: it may still make pods, and another object made it.
+    /// Whether the object is one of these workloads: it may still make pods, and another object made it.
     pub fn ends(&self, object: &Object) -> bool {
         let mut owners = object.metadata.owner_references.iter().flatten();
         owners.any(|owner| owner.controller == Some(true)) && self.kind.may_make_pods(object)

@@ -14,7 +14,7 @@ pub enum Shape {
     /// The metadata of the pod template of each replicated Job, in the order of the list.
     Templates(Box<[Template]>),
     /// The facts that the row of the kind asks for.
-    Listed(Box<Listing>),
+    Listed(Box<RowFacts>),
     /// The place of the operator's gate in the Pod's list of scheduling gates.
     Gate(usize),
     /// The workload is made of workloads of its own kind.
@@ -54,7 +54,7 @@ pub enum Template {
 
 /// The facts about an object whose kind is a row.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Listing {
+pub struct RowFacts {
     /// The row by which the object was read. The row may have been replaced since.
     pub(crate) row: Arc<Row>,
     /// The contents of each place that a path of the row finds, for each path to metadata.
@@ -77,16 +77,16 @@ pub(crate) struct Failing {
 }
 
 impl Shape {
-    fn listing(&self) -> Option<&Listing> {
+    fn row_facts(&self) -> Option<&RowFacts> {
         match self {
-            Self::Listed(listing) => Some(listing),
+            Self::Listed(facts) => Some(facts),
             _ => None,
         }
     }
 
     /// Returns why the workload fails, if it is held only to fail once its pods are gone.
     pub fn fails_for(&self) -> Option<&str> {
-        let failing = self.listing()?.failing.as_ref()?;
+        let failing = self.row_facts()?.failing.as_ref()?;
         Some(&failing.reason)
     }
 
@@ -102,7 +102,7 @@ impl Shape {
 
     /// Whether the workload has failed, still has the mark that makes it fail, and may run again.
     pub fn may_run_again(&self) -> bool {
-        self.listing().is_some_and(|listing| listing.again)
+        self.row_facts().is_some_and(|facts| facts.again)
     }
 
     /// Whether the status has a start time that is to be cleared once the workload's pods are gone.

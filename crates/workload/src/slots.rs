@@ -13,13 +13,13 @@ pub(crate) fn written(start: &Start) -> String {
 /// Reads slots that [`written`] wrote; `None` if the text can't be read, names no slot, or names a lock key and a
 /// session for which `is_real` returns false.
 pub(crate) fn read(text: &str, is_real: impl Fn(&str, &str) -> bool) -> Option<Granted> {
-    let slots = Sequencer::read_list(text).ok()?.into_iter();
-    let slots = slots.map(|slot| {
+    let sequencers = Sequencer::read_list(text).ok()?.into_iter();
+    let granted = sequencers.map(|slot| {
         is_real(&slot.lock_key, slot.session.as_str()).then(|| GrantedSlot {
             lock_key: Arc::from(lock_key_of(&slot.lock_key)),
             session: slot.session,
         })
     });
-    let slots: Vec<GrantedSlot> = slots.collect::<Option<_>>()?;
+    let slots: Vec<GrantedSlot> = granted.collect::<Option<_>>()?;
     (!slots.is_empty()).then_some(Granted { slots })
 }

@@ -72,7 +72,7 @@ impl Table {
             let name = it.plural == one.switch() || it.plural == one.resource().plural;
             name && one.resource().group != it.group
         };
-        if it.plural == Kinds::EACH || Kind::all().iter().any(is_named) {
+        if it.plural == Kinds::ALL || Kind::all().iter().any(is_named) {
             return Err(format!(
                 "plural: {} already means another kind of this operator: a kind of this plural can't be described",
                 it.plural
@@ -100,9 +100,9 @@ mod tests {
     }
 
     fn read(rows: &[(&str, String)], taken: &str) -> Table {
-        let rows = rows.iter();
-        let rows = rows.map(|(entry, text)| ((*entry).to_owned(), text.clone()));
-        Table::read(&rows.collect(), &taken.parse().unwrap())
+        let entries = rows.iter();
+        let data = entries.map(|(entry, text)| ((*entry).to_owned(), text.clone()));
+        Table::read(&data.collect(), &taken.parse().unwrap())
     }
 
     #[test]
@@ -132,8 +132,8 @@ mod tests {
         }
         // The row of a user may describe a kind that comes with the operator and is switched off.
         let own = row("RayJob", "rayjobs").replace("example.com", "ray.io");
-        let own = read(&[("c", own)], "");
-        assert_eq!(own.kinds.len(), 1, "{:?}", own.mistakes);
+        let table = read(&[("c", own)], "");
+        assert_eq!(table.kinds.len(), 1, "{:?}", table.mistakes);
     }
 
     #[test]

@@ -103,8 +103,8 @@ impl TrackedWorkload {
             Some(_) => Vec::new(),
             None => names(annotations::slots(annotations)),
         };
-        let named_with_key = slots.iter().filter(|slots| slots.key.is_some()).cloned();
-        let named_with_key = names(named_with_key);
+        let with_key = slots.iter().filter(|slots| slots.key.is_some());
+        let named_with_key = names(with_key.cloned());
         let requests = slots.into_iter().map(|slots| SlotRequest {
             key: slots.key.or_else(|| key.clone()),
             ..slots
@@ -112,8 +112,11 @@ impl TrackedWorkload {
         let on_contention = request
             .as_ref()
             .map_or(OnContention::Wait, |request| request.on_contention);
-        let cron_job = on_contention.is_hasty().then(|| read::cron_job(metadata));
-        let cron_job = cron_job.flatten().map(Arc::new);
+        let cron_job = on_contention
+            .is_hasty()
+            .then(|| read::cron_job(metadata))
+            .flatten()
+            .map(Arc::new);
         let timeout = request.as_ref().and_then(|request| request.wait_timeout);
         let reported = read::reported(metadata);
         let phase = object.phase(granted.is_some());
@@ -152,8 +155,8 @@ impl TrackedWorkload {
 
     /// Returns the semaphores that the workload names, including those from which an obstacle keeps it.
     pub fn semaphores(&self) -> impl Iterator<Item = &Arc<str>> {
-        let asked = self.workload.requests.iter();
-        let asked = asked.map(|request| &request.semaphore);
+        let requests = self.workload.requests.iter();
+        let asked = requests.map(|request| &request.semaphore);
         asked.chain(&self.barred_from)
     }
 
@@ -170,8 +173,8 @@ impl TrackedWorkload {
         }
         if !keyed {
             let mut named = self.named_with_key.iter();
-            let named = named.find(|name| ***name == *semaphore);
-            return named.map(|name| Obstacle::NotKeyed(name.clone()));
+            let found = named.find(|name| ***name == *semaphore);
+            return found.map(|name| Obstacle::NotKeyed(name.clone()));
         }
         let mut requests = self.workload.requests.iter();
         let keyless =

@@ -6,7 +6,7 @@ use jiff::SignedDuration;
 
 use crate::{
     check::{
-        consul::{self, Seen, Step, Tried},
+        consul::{self, ConsulFacts, Step, Tried},
         report::{Area, Line, Outcome},
     },
     telemetry,
@@ -15,13 +15,13 @@ use consul_client::{ConfigError, Error, Exposure};
 use consul_semaphore_api::Ttl;
 
 /// The first version of Consul that no test has run with yet.
-const UNTESTED: (u32, u32) = (2, 0);
+const FIRST_UNTESTED_CONSUL: (u32, u32) = (2, 0);
 
 /// The oldest Consul that the calls are tested with, as major and minor version.
-const OLDEST: (u32, u32) = (1, 8);
+const OLDEST_CONSUL: (u32, u32) = (1, 8);
 
 /// The greatest difference between clocks without a warning.
-const APART: SignedDuration = SignedDuration::from_secs(5);
+const MAX_CLOCK_DIFFERENCE: SignedDuration = SignedDuration::from_secs(5);
 
 /// The place where the rules are documented.
 const RULES: &str = "docs/consul-acl.md has all rules";
@@ -38,7 +38,7 @@ pub(in crate::check) fn exposed(exposure: &Exposure) -> Line {
 }
 
 /// Returns the lines about the Consul at these addresses.
-pub(in crate::check) fn lines(addresses: &str, seen: &Seen) -> Vec<Line> {
+pub(in crate::check) fn lines(addresses: &str, seen: &ConsulFacts) -> Vec<Line> {
     let status = match &seen.status {
         Ok(status) => status,
         Err(error) => {
@@ -87,11 +87,14 @@ fn version(version: &Result<String, Error>) -> Line {
             let tested = telemetry::CONSUL.trim_start_matches('v');
             let message = format!("{version} (tested with {tested})");
             match minor(version) {
-                Some(minor) if minor < OLDEST => line("version", Outcome::Warning, message)
+                Some(minor) if minor < OLDEST_CONSUL => line("version", Outcome::Warning, message)
                     .todo("use Consul 1.8 or newer: older ones are not tested"),
-                Some(minor) if minor >= UNTESTED => line("version", Outcome::Warning, message).todo(
-                    "Consul 2 is not tested with this operator: use 1.22, or try it where a mistake costs nothing",
-                ),
+                Some(minor) if minor >= FIRST_UNTESTED_CONSUL => {
+                    line("version", Outcome::Warning, message).todo(
+                        "Consul 2 is not tested with this operator: use 1.22, or try it where a mistake costs \
+                         nothing",
+                    )
+                }
                 _ => line("version", Outcome::Ok, message),
             }
         }
@@ -116,7 +119,7 @@ fn clock(ahead: Option<SignedDuration>) -> Line {
         return line("clock", Outcome::Unknown, "Consul's answer has no time");
     };
     let seconds = ahead.abs().as_secs();
-    if ahead.abs() < APART {
+    if ahead.abs() < MAX_CLOCK_DIFFERENCE {
         let message = "Consul's clock and this machine's clock agree within seconds";
         return line("clock", Outcome::Ok, message);
     }
@@ -157,22 +160,22 @@ pub(super) fn steps(area: Area, tried: &Tried, whose: &str) -> Vec<Line> {
         .map(|(step, outcome)| {
             let line = |outcome, message: String| Line::new(area, step.what(), outcome, message);
             match outcome {
-                consul::Outcome::Done => line(Outcome::Ok, step.done(tried)),
-                consul::Outcome::Untried(why) => {
+                consul::StepOutcome::Done => line(Outcome::Ok, step.done(tried)),
+                consul::StepOutcome::Untried(why) => {
                     line(Outcome::Unknown, format!("not tried: {why}"))
                 }
-                consul::Outcome::Refused(error) if error.is_unknown_token() => {
+                consul::StepOutcome::Refused(error) if error.is_unknown_token() => {
                     line(Outcome::Failed, error.to_string()).todo(format!(
                         "use a token that this Consul knows: {whose} was deleted, has expired, or belongs to another \
                          Consul's; {RULES}"
                     ))
                 }
-                consul::Outcome::Refused(error @ Error::Denied(_)) => {
+                consul::StepOutcome::Refused(error @ Error::Denied(_)) => {
                     let rule = step.rule(tried);
                     line(Outcome::Failed, error.to_string())
                         .todo(format!("give {whose} this rule: {rule}; {RULES}"))
                 }
-                consul::Outcome::Refused(error) => {
+                consul::StepOutcome::Refused(error) => {
                     line(Outcome::Failed, error.to_string()).todo(advice(error))
                 }
             }
@@ -276,16 +279,16 @@ pub(super) fn advice(error: &Error) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::check::consul::Keys;
+    use crate::check::consul::ScratchKeys;
     use consul_client::Status;
 
-    fn tried(outcome: &consul::Outcome) -> Tried {
+    fn tried(outcome: &consul::StepOutcome) -> Tried {
         use Step::{End, List, Lock, Make, Register, Renew, Write};
         let steps = [Register, Make, Renew, List, Write, Lock, End];
         Tried {
             node: Some("k8s-1".to_owned()),
             known: Some(true),
-            keys: Keys {
+            keys: ScratchKeys {
                 folder: "semaphores/default/".to_owned(),
                 rule: "semaphores/".to_owned(),
             },
@@ -294,22 +297,22 @@ mod tests {
         }
     }
 
-    fn seen() -> Seen {
-        Seen {
+    fn seen() -> ConsulFacts {
+        ConsulFacts {
             status: Ok(Status {
                 leader: Some("10.0.0.1:8300".to_owned()),
                 time: None,
             }),
             ahead: Some(SignedDuration::from_millis(-300)),
             version: Some(Ok("1.20.5".to_owned())),
-            tried: Some(tried(&consul::Outcome::Done)),
+            tried: Some(tried(&consul::StepOutcome::Done)),
             identity: None,
             election: None,
         }
     }
 
     /// Returns the lines that report a problem, with their advice.
-    fn bad(seen: &Seen) -> Vec<(String, Outcome, String, String)> {
+    fn bad(seen: &ConsulFacts) -> Vec<(String, Outcome, String, String)> {
         let lines = lines("http://consul:8500", seen).into_iter();
         lines
             .filter(|line| line.outcome != Outcome::Ok)
@@ -325,7 +328,7 @@ mod tests {
     }
 
     #[track_caller]
-    fn only(seen: &Seen, what: &str, outcome: Outcome, words: &[&str]) {
+    fn only(seen: &ConsulFacts, what: &str, outcome: Outcome, words: &[&str]) {
         let bad = bad(seen);
         let [(found, how, message, todo)] = &bad[..] else {
             panic!("{bad:#?}");
@@ -368,7 +371,7 @@ mod tests {
             message: "consul: refused".to_owned(),
             undecided: false,
         };
-        let seen = Seen {
+        let seen = ConsulFacts {
             status: Err(error),
             version: None,
             tried: None,
@@ -385,7 +388,7 @@ mod tests {
             leader: None,
             time: None,
         };
-        let seen = Seen {
+        let seen = ConsulFacts {
             status: Ok(status),
             tried: None,
             ..seen()
@@ -395,7 +398,7 @@ mod tests {
 
     #[test]
     fn a_version_that_may_not_be_read_is_no_failure() {
-        let of = |version| Seen {
+        let of = |version| ConsulFacts {
             version: Some(version),
             ..seen()
         };
@@ -422,7 +425,7 @@ mod tests {
 
     #[test]
     fn a_clock_difference_is_reported_with_what_depends_on_it() {
-        let of = |seconds| Seen {
+        let of = |seconds| ConsulFacts {
             ahead: Some(SignedDuration::from_secs(seconds)),
             ..seen()
         };
@@ -434,7 +437,7 @@ mod tests {
         );
         only(&of(-90), "clock", Outcome::Warning, &["90 s behind"]);
         assert_eq!(bad(&of(-4)), []);
-        let unknown = Seen {
+        let unknown = ConsulFacts {
             ahead: None,
             ..seen()
         };
@@ -444,9 +447,9 @@ mod tests {
     #[test]
     fn the_shortest_ttl_may_be_longer_than_the_default() {
         let of = |seconds| {
-            let mut tried = tried(&consul::Outcome::Done);
+            let mut tried = tried(&consul::StepOutcome::Done);
             tried.shortest = Some(Duration::from_secs(seconds));
-            Seen {
+            ConsulFacts {
                 tried: Some(tried),
                 ..seen()
             }
@@ -463,8 +466,8 @@ mod tests {
 
     #[test]
     fn what_is_denied_is_reported_with_the_rule_that_allows_it() {
-        let denied = consul::Outcome::Refused(Error::Denied("Permission denied".to_owned()));
-        let seen = Seen {
+        let denied = consul::StepOutcome::Refused(Error::Denied("Permission denied".to_owned()));
+        let seen = ConsulFacts {
             tried: Some(tried(&denied)),
             ..seen()
         };
@@ -489,9 +492,9 @@ mod tests {
 
     #[test]
     fn what_was_not_tried_is_not_known() {
-        let mut with_one = tried(&consul::Outcome::Done);
-        with_one.steps[1].1 = consul::Outcome::Untried("because");
-        let seen = Seen {
+        let mut with_one = tried(&consul::StepOutcome::Done);
+        with_one.steps[1].1 = consul::StepOutcome::Untried("because");
+        let seen = ConsulFacts {
             tried: Some(with_one),
             ..seen()
         };
@@ -505,9 +508,11 @@ mod tests {
 
     #[test]
     fn an_election_in_consul_needs_keys_of_its_own() {
-        let mut election = tried(&consul::Outcome::Refused(Error::Denied("no".to_owned())));
+        let mut election = tried(&consul::StepOutcome::Refused(Error::Denied(
+            "no".to_owned(),
+        )));
         election.steps.retain(|(step, _)| *step == Step::Write);
-        let seen = Seen {
+        let seen = ConsulFacts {
             election: Some(election),
             ..seen()
         };

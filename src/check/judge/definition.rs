@@ -36,9 +36,9 @@ pub(super) fn difference(ours: &Definition, theirs: &Definition) -> Option<Diffe
     }
     let (ours, theirs) = (yaml(ours, version), yaml(ours, installed));
     let mut lines = ours.lines().zip(theirs.lines());
-    let differ = lines.find(|(ours, theirs)| ours != theirs);
+    let differing = lines.find(|(ours, theirs)| ours != theirs);
     // One text may be longer than the other.
-    let differ = differ.or_else(|| (ours != theirs).then_some(("", "")));
+    let differ = differing.or_else(|| (ours != theirs).then_some(("", "")));
     differ.map(|(ours, theirs)| Difference::Line {
         ours: ours.trim().to_owned(),
         theirs: theirs.trim().to_owned(),

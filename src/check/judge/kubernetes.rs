@@ -8,14 +8,16 @@ use super::{
     named,
 };
 use crate::{
-    admission::{Finding, Role, Standing},
+    admission::{PolicyFinding, PolicyState, Role},
     check::{
-        Name,
-        api_server::{Answer, Refusal},
-        election::{Election, Searched},
-        kubernetes::{Found, READ, Rest, Right, Seen, is_account},
+        NamespacedName,
+        api_server::{Answer, ApiError},
+        election::{LeaseSearchResult, Searched},
+        kubernetes::{
+            CheckedRight, FoundObjects, KubernetesFacts, MAX_READ_OBJECTS, Rest, is_account,
+        },
         report::{Area, Line, Outcome},
-        rights::{Lease, Place, RULES, Rule},
+        rights::{Lease, RULES, Rule, RuleScope},
     },
     schema, telemetry,
 };
@@ -24,13 +26,13 @@ use consul_semaphore_workload::Table;
 
 /// The oldest Kubernetes in which a Job becomes Complete or Failed only once its pods have ended, which is when the
 /// slot is given back.
-const OLDEST: (u32, u32) = (1, 31);
+const OLDEST_KUBERNETES: (u32, u32) = (1, 31);
 
 const INSTALL: &str =
     "kubectl apply -k crds; or: consul-semaphore-operator crd | kubectl apply --server-side -f -";
 
 /// Returns the lines about what was read, or about why the cluster is unknown.
-pub(in crate::check) fn lines(seen: &Result<Seen, String>) -> Vec<Line> {
+pub(in crate::check) fn lines(seen: &Result<KubernetesFacts, String>) -> Vec<Line> {
     let seen = match seen {
         Ok(seen) => seen,
         Err(why) => {
@@ -43,8 +45,8 @@ pub(in crate::check) fn lines(seen: &Result<Seen, String>) -> Vec<Line> {
         }
     };
     let Some(rest) = &seen.rest else {
-        let why = seen.version.as_ref().err();
-        let why = why.map(ToString::to_string).unwrap_or_default();
+        let error = seen.version.as_ref().err();
+        let why = error.map(ToString::to_string).unwrap_or_default();
         let line = line("reachable", Outcome::Failed, format!("{}: {why}", seen.url));
         return vec![
             line.todo("check KUBECONFIG, and the network between this machine and the API server"),
@@ -72,8 +74,8 @@ pub(in crate::check) fn lines(seen: &Result<Seen, String>) -> Vec<Line> {
 }
 
 /// Returns whether an operator runs, as far as its Lease says.
-fn election(election: &Election) -> Line {
-    let Election {
+fn election(election: &LeaseSearchResult) -> Line {
+    let LeaseSearchResult {
         lease: Lease { namespace, name },
         lead,
         searched,
@@ -105,10 +107,10 @@ fn election(election: &Election) -> Line {
             Outcome::Ok,
             format!("{} leads, by the Lease {title}", lead.holder),
         ),
-        (Err(Refusal::NotThere), Searched::Named) => {
+        (Err(ApiError::NotThere), Searched::Named) => {
             none(format!("there is no Lease {title}")).todo(start)
         }
-        (Err(Refusal::NotThere), Searched::All) => {
+        (Err(ApiError::NotThere), Searched::All) => {
             none(format!("there is no Lease {name} in any namespace"))
                 .todo("start the operator; or give --lease-name if its Lease has another name")
         }
@@ -133,7 +135,7 @@ fn election(election: &Election) -> Line {
 
 /// Returns the line about `ConsulSemaphores` with two operators, which do all work twice. There is no line if there are
 /// no `ConsulSemaphores`.
-fn operators(contested: &Answer<Found>) -> Option<Line> {
+fn operators(contested: &Answer<FoundObjects>) -> Option<Line> {
     let line = found(
         "operators",
         contested,
@@ -142,12 +144,12 @@ fn operators(contested: &Answer<Found>) -> Option<Line> {
          and start no Job twice, but each emits all events and writes the status",
         "stop all but one, or give each a --semaphore-selector or --namespaces: docs/scope.md",
     );
-    (*contested != Err(Refusal::NotThere)).then_some(line)
+    (*contested != Err(ApiError::NotThere)).then_some(line)
 }
 
 /// Returns the line about annotations on `CronJobs` themselves. They have no effect, and nothing else says so without
 /// the admission policies.
-fn cron_jobs(mistaken: &Answer<Found>) -> Line {
+fn cron_jobs(mistaken: &Answer<FoundObjects>) -> Line {
     found(
         "CronJobs",
         mistaken,
@@ -160,14 +162,14 @@ fn cron_jobs(mistaken: &Answer<Found>) -> Line {
 }
 
 /// Returns a line about objects that have a problem.
-fn found(what: &str, found: &Answer<Found>, none: &str, problem: &str, todo: &str) -> Line {
+fn found(what: &str, found: &Answer<FoundObjects>, none: &str, problem: &str, todo: &str) -> Line {
     let of = |outcome, message: String| line(what, outcome, message);
-    let Found { titles, cut } = match found {
+    let FoundObjects { titles, cut } = match found {
         Ok(found) => found,
         Err(why) => return of(Outcome::Unknown, format!("they can't be listed: {why}")),
     };
     let rest = if *cut {
-        format!(". There are more than {READ}, and the others were not read")
+        format!(". There are more than {MAX_READ_OBJECTS}, and the others were not read")
     } else {
         String::new()
     };
@@ -184,12 +186,12 @@ fn line(what: &str, outcome: Outcome, message: impl std::fmt::Display) -> Line {
 }
 
 /// Returns the lines about the rows of other kinds.
-fn rows(name: &Name, table: &Answer<Table>) -> Vec<Line> {
+fn rows(name: &NamespacedName, table: &Answer<Table>) -> Vec<Line> {
     let title = format!("the ConfigMap {}/{}", name.namespace, name.name);
     let of = |outcome, message: String| line("kinds", outcome, message);
     let table = match table {
         Ok(table) => table,
-        Err(Refusal::NotThere) => {
+        Err(ApiError::NotThere) => {
             let none = of(Outcome::Warning, format!("there is no {}", &title[4..]));
             return vec![none.todo("create it in the operator's namespace, or leave out --kinds")];
         }
@@ -212,13 +214,13 @@ fn rows(name: &Name, table: &Answer<Table>) -> Vec<Line> {
 }
 
 /// Returns the line about a field that a kind needs.
-fn field(finding: &schema::Finding) -> Line {
-    use schema::Standing;
+fn field(finding: &schema::FieldFinding) -> Line {
+    use schema::FieldState;
     let outcome = match finding.standing {
-        Standing::There => Outcome::Ok,
-        Standing::Missing if finding.needed.holds => Outcome::Failed,
-        Standing::Missing | Standing::NoKind => Outcome::Warning,
-        Standing::Unknown(_) => Outcome::Unknown,
+        FieldState::There => Outcome::Ok,
+        FieldState::Missing if finding.needed.holds => Outcome::Failed,
+        FieldState::Missing | FieldState::NoKind => Outcome::Warning,
+        FieldState::Unknown(_) => Outcome::Unknown,
     };
     let what = format!("schema of {}", finding.kind.resource().plural);
     let line = line(&what, outcome, finding);
@@ -229,13 +231,15 @@ fn field(finding: &schema::Finding) -> Line {
 }
 
 /// Returns the line about a policy. The operator is correct without the policies.
-fn policy(finding: &Finding) -> Line {
+fn policy(finding: &PolicyFinding) -> Line {
     let outcome = match finding.standing {
-        Standing::InForce => Outcome::Ok,
+        PolicyState::InForce => Outcome::Ok,
         // The guard refuses an operator that it does not know.
-        Standing::OperatorUnknown(_) if finding.policy.role() == Role::Guard => Outcome::Failed,
-        Standing::Absent | Standing::Unbound | Standing::OperatorUnknown(_) => Outcome::Warning,
-        Standing::Unknown(_) => Outcome::Unknown,
+        PolicyState::OperatorUnknown(_) if finding.policy.role() == Role::Guard => Outcome::Failed,
+        PolicyState::Absent | PolicyState::Unbound | PolicyState::OperatorUnknown(_) => {
+            Outcome::Warning
+        }
+        PolicyState::Unknown(_) => Outcome::Unknown,
     };
     let line = line(finding.policy.name(), outcome, finding);
     match finding.advice() {
@@ -249,10 +253,12 @@ fn version(version: &Answer<String>) -> Line {
         Ok(version) => {
             let message = format!("{version} (tested with {})", telemetry::KUBERNETES);
             match minor(version) {
-                Some(minor) if minor < OLDEST => line("version", Outcome::Failed, message).todo(
-                    "use Kubernetes 1.31 or newer: before that a Job may be Complete while its pods still \
-                     run, and its slot would be given back too early",
-                ),
+                Some(minor) if minor < OLDEST_KUBERNETES => {
+                    line("version", Outcome::Failed, message).todo(
+                        "use Kubernetes 1.31 or newer: before that a Job may be Complete while its pods still \
+                         run, and its slot would be given back too early",
+                    )
+                }
                 _ => line("version", Outcome::Ok, message),
             }
         }
@@ -283,7 +289,7 @@ fn resource(rest: &Rest) -> Vec<Line> {
     let of = |outcome, message: String| line("ConsulSemaphore", outcome, message);
     match &rest.served {
         Ok(kinds) if kinds.iter().any(|kind| kind == "consulsemaphores") => {}
-        Ok(_) | Err(Refusal::NotThere) => {
+        Ok(_) | Err(ApiError::NotThere) => {
             let missing = "the CustomResourceDefinition is not installed".to_owned();
             return vec![of(Outcome::Failed, missing).todo(INSTALL)];
         }
@@ -340,8 +346,8 @@ fn asker(asker: &Answer<String>) -> Line {
     }
 }
 
-fn rights(rights: &[Right]) -> Vec<Line> {
-    let unknown = |right: &Right| right.unknown.is_some();
+fn rights(rights: &[CheckedRight]) -> Vec<Line> {
+    let unknown = |right: &CheckedRight| right.unknown.is_some();
     if let Some(first) = rights.first()
         && rights
             .iter()
@@ -357,8 +363,8 @@ fn rights(rights: &[Right]) -> Vec<Line> {
     rights.iter().map(right).collect()
 }
 
-fn right(right: &Right) -> Line {
-    let Right {
+fn right(right: &CheckedRight) -> Line {
+    let CheckedRight {
         question,
         denied,
         unknown,
@@ -389,12 +395,12 @@ fn right(right: &Right) -> Line {
         Outcome::Failed
     };
     let message = format!("may not {}: {}", named(denied.iter()), rule.without);
-    let apply = question.source.apply();
-    let apply = apply.unwrap_or_else(|| match rule.place {
-        Place::BesideTable => {
+    let command = question.source.apply();
+    let apply = command.unwrap_or_else(|| match rule.place {
+        RuleScope::BesideTable => {
             "let the operator write events beside its ConfigMap, as docs/kinds.md says".to_owned()
         }
-        Place::Table => "let the operator read its ConfigMap, as docs/kinds.md says".to_owned(),
+        RuleScope::Table => "let the operator read its ConfigMap, as docs/kinds.md says".to_owned(),
         _ => "kubectl apply -k config/rbac".to_owned(),
     });
     line(&what, outcome, message).todo(format!(
@@ -424,7 +430,7 @@ mod tests {
             kinds: Kinds::default(),
         };
         let questions = questions(&served, &"*".parse().unwrap(), Some(&lease)).into_iter();
-        let allowed = questions.map(|question| Right {
+        let allowed = questions.map(|question| CheckedRight {
             question,
             denied: Vec::new(),
             unknown: None,
@@ -441,12 +447,12 @@ mod tests {
             elects: true,
             history: Ok(History::default()),
             schemas: Vec::new(),
-            cron_jobs: Ok(Found::default()),
-            contested: Ok(Found::default()),
+            cron_jobs: Ok(FoundObjects::default()),
+            contested: Ok(FoundObjects::default()),
         }
     }
 
-    fn table() -> Name {
+    fn table() -> NamespacedName {
         "consul-semaphore-system/kinds".parse().unwrap()
     }
 
@@ -457,8 +463,8 @@ mod tests {
         }
     }
 
-    fn elected(lead: Answer<Lead>, searched: Searched) -> Election {
-        Election {
+    fn elected(lead: Answer<Lead>, searched: Searched) -> LeaseSearchResult {
+        LeaseSearchResult {
             lease: lease(),
             lead,
             searched,
@@ -478,7 +484,7 @@ mod tests {
         for (answer, words) in [
             (Ok(lead("", 2)), "was released"),
             (Ok(lead("replica-1", 31)), "was last renewed 31 s ago"),
-            (Err(Refusal::NotThere), "there is no Lease"),
+            (Err(ApiError::NotThere), "there is no Lease"),
         ] {
             let rest = Rest {
                 election: elected(answer, Searched::Named),
@@ -493,14 +499,14 @@ mod tests {
         }
         let hidden = Rest {
             election: elected(
-                Err(Refusal::Forbidden("may not".to_owned())),
+                Err(ApiError::Forbidden("may not".to_owned())),
                 Searched::Named,
             ),
             ..rest()
         };
         only(hidden, "operator", Outcome::Unknown, &["may not"]);
         let nowhere = Rest {
-            election: elected(Err(Refusal::NotThere), Searched::All),
+            election: elected(Err(ApiError::NotThere), Searched::All),
             ..rest()
         };
         let words = [
@@ -515,7 +521,7 @@ mod tests {
     fn a_lease_that_the_user_may_not_look_for_is_not_missing() {
         let places = vec!["default".to_owned(), "consul-semaphore-system".to_owned()];
         let rest = Rest {
-            election: elected(Err(Refusal::NotThere), Searched::Only(places)),
+            election: elected(Err(ApiError::NotThere), Searched::Only(places)),
             ..rest()
         };
         let words = [
@@ -526,8 +532,8 @@ mod tests {
         only(rest, "operator", Outcome::Unknown, &words);
     }
 
-    fn some<const N: usize>(titles: [&str; N], cut: bool) -> Found {
-        Found {
+    fn some<const N: usize>(titles: [&str; N], cut: bool) -> FoundObjects {
+        FoundObjects {
             titles: titles.map(str::to_owned).to_vec(),
             cut,
         }
@@ -557,12 +563,12 @@ mod tests {
 
     #[test]
     fn a_kind_that_can_t_be_held_is_reported() {
-        use crate::schema::{Finding, Standing};
+        use crate::schema::{FieldFinding, FieldState};
 
         let kinds: Kinds = "jobsets,sparkapplications".parse().unwrap();
-        let of = |name: &str, which: usize, standing: Standing| {
+        let of = |name: &str, which: usize, standing: FieldState| {
             let kind = kinds.named(&name.into()).unwrap();
-            let schemas = vec![Finding {
+            let schemas = vec![FieldFinding {
                 kind: kind.clone(),
                 needed: kind.needed().remove(which),
                 standing,
@@ -576,11 +582,16 @@ mod tests {
             "spec.suspend",
             "install Spark operator 2.4",
         ];
-        only(spark(Standing::Missing), what, Outcome::Failed, &words);
-        only(spark(Standing::NoKind), what, Outcome::Warning, &["has no"]);
-        let unknown = spark(Standing::Unknown("away".to_owned()));
+        only(spark(FieldState::Missing), what, Outcome::Failed, &words);
+        only(
+            spark(FieldState::NoKind),
+            what,
+            Outcome::Warning,
+            &["has no"],
+        );
+        let unknown = spark(FieldState::Unknown("away".to_owned()));
         only(unknown, what, Outcome::Unknown, &["away"]);
-        let old = of("JobSet", 1, Standing::Missing);
+        let old = of("JobSet", 1, FieldState::Missing);
         let words = ["dependsOn", "install JobSet 0.8"];
         only(old, "schema of jobsets", Outcome::Warning, &words);
     }
@@ -596,7 +607,7 @@ mod tests {
     }
 
     fn all(rest: Rest) -> Vec<Line> {
-        lines(&Ok(Seen {
+        lines(&Ok(KubernetesFacts {
             url: "https://kubernetes:6443/".to_owned(),
             version: Ok("v1.36.3".to_owned()),
             rest: Some(rest),
@@ -644,8 +655,8 @@ mod tests {
 
     #[test]
     fn one_that_is_away_is_asked_nothing_more() {
-        let silent = Refusal::Failed("no route".to_owned());
-        let seen = Seen {
+        let silent = ApiError::Failed("no route".to_owned());
+        let seen = KubernetesFacts {
             url: "https://kubernetes:6443/".to_owned(),
             version: Err(silent),
             rest: None,
@@ -686,7 +697,7 @@ mod tests {
     #[test]
     fn a_definition_that_is_not_there_or_another_one_is_reported() {
         let missing = Rest {
-            served: Err(Refusal::NotThere),
+            served: Err(ApiError::NotThere),
             ..rest()
         };
         only(
@@ -720,7 +731,7 @@ mod tests {
             &["not the stored version"],
         );
         let hidden = Rest {
-            definition: Err(Refusal::Forbidden("may not get it".to_owned())),
+            definition: Err(ApiError::Forbidden("may not get it".to_owned())),
             ..rest()
         };
         only(
@@ -735,9 +746,9 @@ mod tests {
     fn a_missing_right_is_reported_with_what_does_not_work() {
         let without = |resource: &str, verb| {
             let mut rest = rest();
-            let right = rest.rights.iter_mut();
-            let mut right = right.filter(|right| right.question.rule.resource == resource);
-            right.next().unwrap().denied.push(verb);
+            let rights = rest.rights.iter_mut();
+            let mut named = rights.filter(|right| right.question.rule.resource == resource);
+            named.next().unwrap().denied.push(verb);
             rest
         };
         let words = ["may not patch", "started", "kubectl apply -k config/rbac"];
@@ -759,7 +770,7 @@ mod tests {
                 ("update", ["no replica leads", "last proved to hold"]),
             ] {
                 let mut rest = Rest { elects, ..rest() };
-                let of_lease = |right: &&mut Right| {
+                let of_lease = |right: &&mut CheckedRight| {
                     let rule = &right.question.rule;
                     rule.resource == "leases" && rule.verbs.contains(&verb)
                 };
@@ -790,7 +801,7 @@ mod tests {
         ];
         only(with(Ok(wrong)), "kinds", Outcome::Failed, &words);
         let words = ["there is no ConfigMap consul-semaphore-system/kinds"];
-        let none = with(Err(Refusal::NotThere));
+        let none = with(Err(ApiError::NotThere));
         only(none, "kinds", Outcome::Warning, &words);
     }
 
@@ -808,7 +819,7 @@ mod tests {
         );
         let mut refused = rest();
         for right in &mut refused.rights {
-            right.unknown = Some(Refusal::Forbidden("can't impersonate".to_owned()));
+            right.unknown = Some(ApiError::Forbidden("can't impersonate".to_owned()));
         }
         only(refused, "rights", Outcome::Unknown, &["can't impersonate"]);
     }

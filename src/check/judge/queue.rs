@@ -21,7 +21,7 @@ use consul_semaphore_workload::TrackedWorkload;
 use jiff::Timestamp;
 
 /// The facts about one lock key.
-pub(super) struct Place {
+pub(super) struct LockKeyFacts {
     pub(super) settings: Settings,
     pub(super) reading: Reading,
     /// The queued workloads, in order.
@@ -37,7 +37,7 @@ pub(super) struct Place {
     sessions: BTreeMap<SlotId, SessionId>,
 }
 
-impl Place {
+impl LockKeyFacts {
     pub(super) fn new(
         semaphore: &ConsulSemaphore,
         settings: Settings,
@@ -46,8 +46,8 @@ impl Place {
         workloads: &[TrackedWorkload],
     ) -> Self {
         let status = semaphore.status.as_ref();
-        let applied = status.iter().flat_map(|status| &status.applied_limits);
-        let applied = applied.filter_map(|limit| u32::try_from(*limit).ok());
+        let reported = status.iter().flat_map(|status| &status.applied_limits);
+        let applied = reported.filter_map(|limit| u32::try_from(*limit).ok());
         let workloads = || workloads.iter().map(|workload| &workload.workload);
         let lock_key = settings.prefix.lock_key();
         let asks = |workload: &&Arc<Workload>| settings.request(workload).is_some();
@@ -57,10 +57,10 @@ impl Place {
             .collect();
         waiting.sort_by_key(|workload| workload.place());
         let over = |workload: &Workload| matches!(workload.phase, Phase::Finished { .. });
-        let bound = workloads().filter(|workload| {
+        let started = workloads().filter(|workload| {
             workload.started_at(&lock_key) && !workload.is_queued() && !over(workload)
         });
-        let bound: Vec<Arc<Workload>> = bound.cloned().collect();
+        let bound: Vec<Arc<Workload>> = started.cloned().collect();
         let by_uid: BTreeMap<&Uid, &Arc<Workload>> = workloads()
             .map(|workload| (&workload.uid, workload))
             .collect();
@@ -169,7 +169,7 @@ impl Place {
 /// Returns why the first workload in the queue does not run yet at this time, and what to do. `all_known` says that the
 /// owner of each contender is known.
 pub(super) fn why_it_waits(
-    place: &Place,
+    place: &LockKeyFacts,
     plan: &Plan,
     first: &Workload,
     time: Timestamp,

@@ -6,13 +6,13 @@ use super::{
     ALIVE,
     consul::{advice, steps},
     holder, named,
-    queue::{self, Place},
+    queue::{self, LockKeyFacts},
 };
 use crate::check::{
-    Name,
-    api_server::{Answer, Refusal},
+    NamespacedName,
+    api_server::{Answer, ApiError},
     report::{Area, Line, Outcome},
-    semaphore::{Prefix, Seen, Token, Unknown},
+    semaphore::{CheckedToken, PrefixFacts, SemaphoreFacts, Unknown},
 };
 use consul_client::{Listing, SessionId};
 use consul_semaphore::Mode;
@@ -28,20 +28,20 @@ use consul_semaphore_workload::TrackedWorkload;
 use jiff::Timestamp;
 
 /// The most keys of a keyed semaphore that are checked.
-const KEYS: usize = 20;
+const MAX_CHECKED_KEYS: usize = 20;
 
 /// Returns the lines about the semaphore of this name.
-pub(in crate::check) fn lines(name: &Name, seen: &Answer<Seen>) -> Vec<Line> {
-    let Name { namespace, name } = name;
+pub(in crate::check) fn lines(name: &NamespacedName, seen: &Answer<SemaphoreFacts>) -> Vec<Line> {
+    let NamespacedName { namespace, name } = name;
     let seen = match seen {
         Ok(seen) => seen,
-        Err(Refusal::NotThere) => {
+        Err(ApiError::NotThere) => {
             let missing =
                 format!("there is no ConsulSemaphore {name} in the namespace {namespace}");
             let todo = format!("kubectl get csem -n {namespace}, or kubectl get csem -A");
             return vec![line("object", Outcome::Failed, missing).todo(todo)];
         }
-        Err(Refusal::Forbidden(why)) => {
+        Err(ApiError::Forbidden(why)) => {
             return vec![
                 line("object", Outcome::Unknown, why)
                     .todo("use a kubeconfig that may get ConsulSemaphores there"),
@@ -87,7 +87,7 @@ fn line(what: &str, outcome: Outcome, message: impl std::fmt::Display) -> Line {
 }
 
 /// Returns whether an operator has processed the current version of the object.
-fn object(seen: &Seen) -> Line {
+fn object(seen: &SemaphoreFacts) -> Line {
     let of = |outcome, message: &str| line("object", outcome, message);
     if !seen.in_scope {
         let message =
@@ -96,8 +96,8 @@ fn object(seen: &Seen) -> Line {
             .todo("give the flags of the operator that serves it, or run such an operator");
     }
     let metadata = &seen.semaphore.metadata;
-    let observed = seen.semaphore.status.as_ref();
-    let observed = observed.and_then(|status| status.observed_generation);
+    let status = seen.semaphore.status.as_ref();
+    let observed = status.and_then(|status| status.observed_generation);
     match observed {
         None => of(Outcome::Warning, "no operator has seen it yet").todo(ALIVE),
         Some(_) if observed != metadata.generation => of(
@@ -136,7 +136,7 @@ fn conditions(semaphore: &ConsulSemaphore) -> Vec<Line> {
     ours.collect()
 }
 
-fn prefix(seen: &Seen) -> Line {
+fn prefix(seen: &SemaphoreFacts) -> Line {
     match &seen.barred {
         Some(why) => line("prefix", Outcome::Failed, why).todo(
             "do what the message says; give the operator's --tenant-prefix and --trusted-namespaces",
@@ -152,7 +152,7 @@ fn windows(settings: &Settings, time: Option<Timestamp>) -> Vec<Line> {
         let message = format!("spec.windows[{place}] never opens: {why}");
         line("windows", Outcome::Warning, message).todo("correct the schedule or the time zone")
     });
-    let opening = match time.map(|time| windows.at(time)) {
+    let now = match time.map(|time| windows.at(time)) {
         None | Some(Opening::Always) => None,
         Some(Opening::Open { limit, .. }) => Some(match limit {
             Some(limit) => format!("one is open, for {limit} slots"),
@@ -163,12 +163,12 @@ fn windows(settings: &Settings, time: Option<Timestamp>) -> Vec<Line> {
         )),
         Some(Opening::Closed { until: None }) => {
             let message = "none ever opens: no slot is granted";
-            let line = line("windows", Outcome::Failed, message);
-            let line = line.todo("correct spec.windows, or remove it");
+            let line = line("windows", Outcome::Failed, message)
+                .todo("correct spec.windows, or remove it");
             return never.chain([line]).collect();
         }
     };
-    let opening = opening.map(|message| line("windows", Outcome::Ok, message));
+    let opening = now.map(|message| line("windows", Outcome::Ok, message));
     never.chain(opening).collect()
 }
 
@@ -189,7 +189,7 @@ fn reserved(settings: &Settings) -> Option<Line> {
     Some(line("reserved", Outcome::Ok, message))
 }
 
-fn of_token(token: &Token) -> Vec<Line> {
+fn of_token(token: &CheckedToken) -> Vec<Line> {
     let name = &token.from.name;
     let allowed = match &token.allowed {
         Ok(true) => line("Secret", Outcome::Ok, format!("the operator may read {name}")),
@@ -209,7 +209,7 @@ fn of_token(token: &Token) -> Vec<Line> {
 }
 
 /// Returns a line if Consul does not accept the requested TTL.
-fn ttl(settings: &Settings, prefix: &Prefix) -> Option<Line> {
+fn ttl(settings: &Settings, prefix: &PrefixFacts) -> Option<Line> {
     let (asked, shortest) = (settings.ttl?, prefix.tried.shortest?);
     (asked < shortest).then(|| {
         let (asked, shortest) = (asked.as_secs(), shortest.as_secs());
@@ -222,7 +222,7 @@ fn ttl(settings: &Settings, prefix: &Prefix) -> Option<Line> {
 }
 
 /// Returns lines about the Jobs that name the semaphore and are not in its queue. Jobs that have ended don't count.
-fn unqueued_jobs(seen: &Seen) -> Vec<Line> {
+fn unqueued_jobs(seen: &SemaphoreFacts) -> Vec<Line> {
     let jobs = match &seen.jobs {
         Ok(jobs) => jobs,
         Err(why) => {
@@ -248,7 +248,7 @@ fn unqueued_jobs(seen: &Seen) -> Vec<Line> {
             None => {}
         }
     }
-    let stuck = stuck.iter().take(KEYS).map(|why| {
+    let stuck = stuck.iter().take(MAX_CHECKED_KEYS).map(|why| {
         line("Job not queued", Outcome::Warning, why)
             .todo("correct the Job; it stays suspended until then")
     });
@@ -261,7 +261,7 @@ fn unqueued_jobs(seen: &Seen) -> Vec<Line> {
 }
 
 /// Returns the lines about each lock key.
-fn places(seen: &Seen, prefix: &Prefix) -> Vec<Line> {
+fn places(seen: &SemaphoreFacts, prefix: &PrefixFacts) -> Vec<Line> {
     let listing = match &prefix.listing {
         Ok(listing) => listing,
         Err(error) => {
@@ -279,7 +279,7 @@ fn places(seen: &Seen, prefix: &Prefix) -> Vec<Line> {
     }
     let keys = keys_in_use(&seen.settings, listing, jobs);
     let mut lines = Vec::new();
-    for key in keys.iter().take(KEYS) {
+    for key in keys.iter().take(MAX_CHECKED_KEYS) {
         let settings = seen.settings.clone().of_key(key);
         let of_key = of_place(seen, prefix, listing, jobs, settings);
         lines.extend(of_key.into_iter().map(|line| Line {
@@ -287,7 +287,7 @@ fn places(seen: &Seen, prefix: &Prefix) -> Vec<Line> {
             ..line
         }));
     }
-    let message = match keys.len().checked_sub(KEYS) {
+    let message = match keys.len().checked_sub(MAX_CHECKED_KEYS) {
         Some(more) if more > 0 => {
             format!("{} are in use; {more} of them are not checked", keys.len())
         }
@@ -302,8 +302,8 @@ fn keys_in_use(settings: &Settings, listing: &Listing, jobs: &[TrackedWorkload])
     let named_so = jobs.iter().map(|workload| &workload.workload);
     let queued = named_so.filter(|workload| workload.is_queued());
     let requests = queued.flat_map(|workload| &workload.requests);
-    let wanted = requests.filter(|request| *request.semaphore == *settings.name);
-    let wanted = wanted.filter_map(|request| request.key.clone());
+    let of_semaphore = requests.filter(|request| *request.semaphore == *settings.name);
+    let wanted = of_semaphore.filter_map(|request| request.key.clone());
     let folder = settings.prefix.folder();
     let there = listing.entries.iter().filter_map(|entry| {
         let (key, _) = entry.key.strip_prefix(&folder)?.split_once('/')?;
@@ -313,15 +313,15 @@ fn keys_in_use(settings: &Settings, listing: &Listing, jobs: &[TrackedWorkload])
 }
 
 fn of_place(
-    seen: &Seen,
-    prefix: &Prefix,
+    seen: &SemaphoreFacts,
+    prefix: &PrefixFacts,
     listing: &Listing,
     jobs: &[TrackedWorkload],
     settings: Settings,
 ) -> Vec<Line> {
     let reading = Reading::new(settings.prefix.clone(), settings.mode, listing.clone());
     let sessions = prefix.sessions.as_deref().unwrap_or_default();
-    let place = Place::new(&seen.semaphore, settings, reading, sessions, jobs);
+    let place = LockKeyFacts::new(&seen.semaphore, settings, reading, sessions, jobs);
     let plan = place.decide(prefix.now, prefix.time, prefix.operations);
     let mut lines = vec![lock(&place, &plan)];
     lines.extend(dead(&place));
@@ -333,7 +333,7 @@ fn of_place(
 }
 
 /// Returns the line about `.lock`: whether it can be used, and whether all agree on its limit.
-fn lock(place: &Place, plan: &Plan) -> Line {
+fn lock(place: &LockKeyFacts, plan: &Plan) -> Line {
     let Settings {
         prefix,
         mode,
@@ -409,7 +409,7 @@ fn lock(place: &Place, plan: &Plan) -> Line {
     }
 }
 
-fn dead(place: &Place) -> Option<Line> {
+fn dead(place: &LockKeyFacts) -> Option<Line> {
     let dead = place.reading.dead_holders();
     if dead.is_empty() {
         return None;
@@ -425,7 +425,7 @@ fn dead(place: &Place) -> Option<Line> {
 }
 
 /// Returns a line about the waiting contenders of others.
-fn others(place: &Place, prefix: &Prefix) -> Option<Line> {
+fn others(place: &LockKeyFacts, prefix: &PrefixFacts) -> Option<Line> {
     let waiting: Vec<String> = place
         .others()
         .map(|(session, entry)| match ContenderBody::read(&entry.value) {
@@ -453,7 +453,7 @@ fn others(place: &Place, prefix: &Prefix) -> Option<Line> {
 }
 
 /// Returns lines about the queued Jobs, and why the first of them does not run.
-fn waiting(place: &Place, plan: &Plan, prefix: &Prefix) -> Vec<Line> {
+fn waiting(place: &LockKeyFacts, plan: &Plan, prefix: &PrefixFacts) -> Vec<Line> {
     let Some(first) = place.waiting.first() else {
         return vec![line("waiting Jobs", Outcome::Ok, "none")];
     };

@@ -13,9 +13,9 @@ use parking_lot::Mutex;
 /// namespace alone gets half of the places, and each namespace that fills its share leaves half of the rest to the
 /// others, as with [`FairTurns`](consul_client::turns::FairTurns). A flood in one namespace drops only items of that
 /// namespace.
-pub(super) struct FairQueue<T>(Mutex<Namespaces<T>>);
+pub(super) struct FairQueue<T>(Mutex<NamespaceQueues<T>>);
 
-struct Namespaces<T> {
+struct NamespaceQueues<T> {
     free: usize,
     /// Namespaces that a writer writes for, or will write for because [`FairQueue::put`] returned
     /// [`Enqueued::First`].
@@ -36,7 +36,7 @@ pub(super) enum Enqueued {
 impl<T> FairQueue<T> {
     /// Creates a queue in which at most this many items may be pending at once.
     pub(super) fn new(most: usize) -> Self {
-        Self(Mutex::new(Namespaces {
+        Self(Mutex::new(NamespaceQueues {
             free: most,
             namespaces: HashMap::new(),
         }))
@@ -46,7 +46,7 @@ impl<T> FairQueue<T> {
     /// namespace.
     pub(super) fn put(&self, namespace: &Arc<str>, one: T) -> Enqueued {
         let mut queue = self.0.lock();
-        let Namespaces { free, namespaces } = &mut *queue;
+        let NamespaceQueues { free, namespaces } = &mut *queue;
         let taken = namespaces.get(namespace).map_or(0, VecDeque::len);
         if taken >= *free {
             return Enqueued::Dropped;
@@ -66,7 +66,7 @@ impl<T> FairQueue<T> {
     /// any more, and the writer must end.
     pub(super) fn take(&self, namespace: &Arc<str>, most: usize) -> Vec<T> {
         let mut queue = self.0.lock();
-        let Namespaces { free, namespaces } = &mut *queue;
+        let NamespaceQueues { free, namespaces } = &mut *queue;
         let Some(pending) = namespaces.get_mut(namespace) else {
             return Vec::new();
         };

@@ -52,7 +52,7 @@ impl Credential {
 
 /// Slots at a lock key, and the credential with which they are asked for.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct Asked {
+pub(super) struct SlotClaim {
     credential: Credential,
     /// Datacenter, namespace and partition of Consul.
     place: [Option<String>; 3],
@@ -60,7 +60,7 @@ pub(super) struct Asked {
     slots: u32,
 }
 
-impl Asked {
+impl SlotClaim {
     pub(super) fn new(
         credential: Credential,
         consul: Option<&ConsulSpec>,
@@ -79,7 +79,7 @@ impl Asked {
 
 /// Workloads that ask for the same slots.
 #[derive(Default)]
-struct Group {
+struct ReplacementGroup {
     /// Workloads that wait for these slots and were never granted them, by the semaphores that they name: the newest
     /// last.
     waiting: BTreeMap<Arc<[SemaphoreRef]>, BTreeSet<Age>>,
@@ -89,7 +89,7 @@ struct Group {
 /// Age of a workload: ages sort in the order of creation.
 type Age = (i64, Arc<str>, Uid);
 
-impl Group {
+impl ReplacementGroup {
     /// Returns the newest of all workloads that wait in the group.
     fn newest(&self) -> Option<&Age> {
         self.waiting.values().filter_map(BTreeSet::last).max()
@@ -99,14 +99,14 @@ impl Group {
 /// Membership of a workload: its group, and the semaphores that it names there.
 #[derive(Clone)]
 struct Member {
-    asked: Arc<[Asked]>,
+    asked: Arc<[SlotClaim]>,
     semaphores: Arc<[SemaphoreRef]>,
 }
 
 /// Groups of all workloads that replace each other.
 #[derive(Default)]
 pub(super) struct Alike {
-    groups: HashMap<Arc<[Asked]>, Group>,
+    groups: HashMap<Arc<[SlotClaim]>, ReplacementGroup>,
     members: HashMap<Uid, Member>,
 }
 
@@ -116,7 +116,7 @@ impl Alike {
     pub(super) fn waits(
         &mut self,
         workload: &Workload,
-        asked: Vec<(SemaphoreRef, Asked)>,
+        asked: Vec<(SemaphoreRef, SlotClaim)>,
     ) -> Option<Uid> {
         let (member, group) = self.join(&workload.uid, asked);
         let newest = group.newest().cloned();
@@ -128,7 +128,7 @@ impl Alike {
     }
 
     /// Adds a workload that runs in its slots of these semaphores.
-    pub(super) fn runs(&mut self, workload: &Uid, asked: Vec<(SemaphoreRef, Asked)>) {
+    pub(super) fn runs(&mut self, workload: &Uid, asked: Vec<(SemaphoreRef, SlotClaim)>) {
         let (_, group) = self.join(workload, asked);
         group.running.insert(workload.clone());
     }
@@ -136,8 +136,8 @@ impl Alike {
     fn join(
         &mut self,
         workload: &Uid,
-        mut asked: Vec<(SemaphoreRef, Asked)>,
-    ) -> (Member, &mut Group) {
+        mut asked: Vec<(SemaphoreRef, SlotClaim)>,
+    ) -> (Member, &mut ReplacementGroup) {
         asked.sort_by(|(_, a), (_, b)| a.cmp(b));
         let (semaphores, asked): (Vec<_>, Vec<_>) = asked.into_iter().unzip();
         let member = Member {
@@ -173,12 +173,12 @@ impl Alike {
     /// new to old, at most this many.
     pub(super) fn newer(&self, than: &Workload, most: usize) -> Vec<&Uid> {
         let group = self.group_of(&than.uid).into_iter();
-        let newest = group.flat_map(|group| group.waiting.values());
-        let newest = newest.filter_map(BTreeSet::last);
+        let waiting = group.flat_map(|group| group.waiting.values());
+        let newest = waiting.filter_map(BTreeSet::last);
         let mut newer: Vec<_> = newest.filter(|newest| **newest > than.age()).collect();
         newer.sort_unstable_by(|a, b| b.cmp(a));
-        let newer = newer.into_iter().take(most);
-        newer.map(|(.., uid)| uid).collect()
+        newer.truncate(most);
+        newer.into_iter().map(|(.., uid)| uid).collect()
     }
 
     /// Returns the workloads that run in the same slots as this one asks for.
@@ -187,7 +187,7 @@ impl Alike {
         group.flat_map(|group| &group.running)
     }
 
-    fn group_of(&self, workload: &Uid) -> Option<&Group> {
+    fn group_of(&self, workload: &Uid) -> Option<&ReplacementGroup> {
         self.groups.get(&self.members.get(workload)?.asked)
     }
 }

@@ -181,8 +181,8 @@ impl Index {
         let state = self.state();
         let read = &state.contenders.read;
         let uid = &tracked.workload.uid;
-        let contending = state.contenders.by_workload.get(uid).into_iter();
-        let mut contending = contending.flat_map(BTreeMap::values);
+        let by_queue = state.contenders.by_workload.get(uid).into_iter();
+        let mut contending = by_queue.flat_map(BTreeMap::values);
         // A pass finds contenders before it learns their sessions.
         if contending.any(|contending| contending.sessions.is_empty()) {
             return false;

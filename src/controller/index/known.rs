@@ -9,13 +9,13 @@ use consul_semaphore_workload::TrackedWorkload;
 #[derive(Default)]
 pub(super) struct KnownWorkloads {
     /// Stored workloads. Each is in a `Box`, because it is large and the table has room for more than it holds.
-    all: IdMap<Uid, Box<Known>>,
+    all: IdMap<Uid, Box<IndexedWorkload>>,
     #[cfg(test)]
     looks: std::cell::Cell<usize>,
 }
 
 /// Stored workload with its queues.
-struct Known {
+struct IndexedWorkload {
     tracked: TrackedWorkload,
     /// Queues in which the workload has its place.
     queues: Box<[QueueRef]>,
@@ -61,7 +61,8 @@ impl KnownWorkloads {
     pub(super) fn insert(&mut self, tracked: TrackedWorkload, queues: Vec<QueueRef>) {
         let uid = tracked.workload.uid.clone();
         let queues = queues.into();
-        self.all.insert(uid, Box::new(Known { tracked, queues }));
+        self.all
+            .insert(uid, Box::new(IndexedWorkload { tracked, queues }));
     }
 
     /// Forgets the workload with this uid.

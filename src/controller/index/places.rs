@@ -2,8 +2,10 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::alike::Asked;
-use super::{IndexedQueue, Manager, Offer, QueueRef, Semaphore, SemaphoreRef, State, Unclaimed};
+use super::alike::SlotClaim;
+use super::{
+    IndexState, IndexedQueue, IndexedSemaphore, Manager, Offer, QueueRef, SemaphoreRef, Unclaimed,
+};
 use crate::watch_scope::WatchScope;
 use consul_client::{
     clock::{self, Moment},
@@ -15,7 +17,7 @@ use consul_semaphore::{
 };
 use consul_semaphore_workload::{Obstacle, TrackedWorkload};
 
-impl State {
+impl IndexState {
     /// Stores a workload, unless its known version is newer.
     pub(super) fn put(&mut self, tracked: TrackedWorkload, announce: bool, asked: Option<Moment>) {
         let uid = tracked.workload.uid.clone();
@@ -123,8 +125,9 @@ impl State {
     /// by this.
     fn arrange_alike(&mut self, tracked: &TrackedWorkload, queues: &[QueueRef]) {
         let workload = &tracked.workload;
-        let runs = workload.granted.is_some() && workload.phase == Phase::Running;
-        let runs = runs && workload.on_contention.replaces();
+        let runs = workload.granted.is_some()
+            && workload.phase == Phase::Running
+            && workload.on_contention.replaces();
         if !(runs || workload.is_replaceable()) || queues.is_empty() {
             return;
         }
@@ -156,7 +159,7 @@ impl State {
     }
 
     /// Returns what a workload asks for in a queue; `None` if the semaphore of the queue may not use Consul.
-    fn asked(&self, workload: &Workload, queue: &QueueRef) -> Option<Asked> {
+    fn asked(&self, workload: &Workload, queue: &QueueRef) -> Option<SlotClaim> {
         let offer = &self.semaphores.get(&queue.semaphore)?.offer;
         let credential = offer.credential.clone()?;
         let request = workload.asks_for(&queue.semaphore.name, queue.key.as_ref())?;
@@ -166,7 +169,7 @@ impl State {
         };
         let consul = offer.consul.as_ref();
         let slots = request.slots.get();
-        Some(Asked::new(credential, consul, prefix.lock_key(), slots))
+        Some(SlotClaim::new(credential, consul, prefix.lock_key(), slots))
     }
 
     /// Returns how long a workload may wait in a queue.
@@ -187,9 +190,9 @@ impl State {
     ) {
         let (place, uid) = (workload.place(), &workload.uid);
         let timeout = self.wait_timeout(workload, reference);
-        let timeout = timeout.and_then(|timeout| i64::try_from(timeout.as_secs()).ok());
-        let ends = workload.waits_since().zip(timeout);
-        let ends = ends.map(|(since, timeout)| since.saturating_add(timeout));
+        let seconds = timeout.and_then(|timeout| i64::try_from(timeout.as_secs()).ok());
+        let wait = workload.waits_since().zip(seconds);
+        let ends = wait.map(|(since, seconds)| since.saturating_add(seconds));
         let Some(queue) = self.queue_entry(reference) else {
             return;
         };
@@ -227,9 +230,9 @@ impl State {
     }
 
     fn concerned(&self, tracked: &TrackedWorkload) -> Vec<QueueRef> {
-        let started = tracked.workload.granted.iter();
-        let started = started.flat_map(|granted| &granted.slots);
-        let started = started.flat_map(|by| self.queues_at(&tracked.namespace, &by.lock_key));
+        let granted = tracked.workload.granted.iter();
+        let slots = granted.flat_map(|granted| &granted.slots);
+        let started = slots.flat_map(|slot| self.queues_at(&tracked.namespace, &slot.lock_key));
         let concerned = self.queues_for(tracked).into_iter().chain(started);
         let uid = &tracked.workload.uid;
         let arranged = self.workloads.queues_of(uid).iter();
@@ -263,8 +266,8 @@ impl State {
             return Vec::new();
         };
         let at = |prefix: &str, key: Option<Key>| {
-            let semaphores = self.by_prefix.get(&(namespace.clone(), prefix.to_owned()));
-            let semaphores = semaphores.into_iter().flatten();
+            let place = (namespace.clone(), prefix.to_owned());
+            let semaphores = self.by_prefix.get(&place).into_iter().flatten();
             let keyed = key.is_some();
             let alike = semaphores.filter(move |reference| {
                 let semaphore = self.semaphores.get(reference);
@@ -281,11 +284,10 @@ impl State {
     /// Returns the workloads that an added or removed semaphore concerns: those that name the semaphore, and those
     /// that were started in its slots.
     pub(super) fn users_of(&self, reference: &SemaphoreRef) -> IdSet<Uid> {
-        let offer = self.semaphores.get(reference);
-        let offer = offer.map(|semaphore| &semaphore.offer).into_iter();
-        let started = offer.flat_map(|offer| {
-            let namespace = &reference.namespace;
-            self.users.started(namespace, offer.prefix.as_str())
+        let semaphore = self.semaphores.get(reference).into_iter();
+        let started = semaphore.flat_map(|semaphore| {
+            let prefix = semaphore.offer.prefix.as_str();
+            self.users.started(&reference.namespace, prefix)
         });
         let naming = self.users.naming(reference, 0).map(|(_, uid)| uid);
         naming.chain(started).cloned().collect()
@@ -317,9 +319,9 @@ impl State {
                 || ends_otherwise && workload.wait.timeout.is_none()
                 || most[0] != most[1] && slots > most[0].min(most[1])
         };
-        let users = self.users.naming(reference, least);
-        let users = users.filter(|(slots, uid)| concerns(*slots, uid));
-        users.map(|(_, uid)| uid.clone()).collect()
+        let naming = self.users.naming(reference, least);
+        let concerned = naming.filter(|(slots, uid)| concerns(*slots, uid));
+        concerned.map(|(_, uid)| uid.clone()).collect()
     }
 
     /// Gives a workload its place again, because its semaphores have changed. If `is_decided`, it was undecided until
@@ -349,9 +351,9 @@ impl State {
         };
         let [unclaimed, ungranted] = [&self.unclaimed, &self.ungranted]
             .map(|set| set.iter().filter(there).cloned().collect::<Vec<_>>());
-        let unproved = self.remnants.iter();
-        let unproved = unproved.filter(|(_, tracked)| scope.covers(&tracked.namespace));
-        let unproved: Vec<_> = unproved.map(|(uid, _)| uid.clone()).collect();
+        let all_unproved = self.remnants.iter();
+        let covered = all_unproved.filter(|(_, tracked)| scope.covers(&tracked.namespace));
+        let unproved: Vec<_> = covered.map(|(uid, _)| uid.clone()).collect();
         for uid in &unclaimed {
             self.unclaimed.insert(uid);
         }
@@ -381,13 +383,13 @@ impl State {
     /// Whether another operator manages a workload, or manages the semaphore that the workload names.
     fn belongs_to_others(&self, tracked: &TrackedWorkload) -> bool {
         let queue = self.queues_for(tracked).into_iter().next();
-        let semaphore = queue.map(|queue| queue.semaphore).or_else(|| {
+        let reference = queue.map(|queue| queue.semaphore).or_else(|| {
             Some(SemaphoreRef {
                 namespace: tracked.namespace.clone(),
                 name: tracked.semaphores().next()?.clone(),
             })
         });
-        let semaphore = semaphore.and_then(|reference| self.semaphores.get(&reference));
+        let semaphore = reference.and_then(|reference| self.semaphores.get(&reference));
         semaphore.is_some_and(|semaphore| semaphore.manager != Manager::ThisOperator)
     }
 
@@ -448,24 +450,25 @@ impl State {
             .iter()
             .map(|request| self.requested(tracked, request));
         let Some(found) = found.clone().collect::<Option<Vec<_>>>() else {
-            let missing = requests
+            let unmatched = requests
                 .iter()
                 .zip(found)
                 .filter(|(_, found)| found.is_none());
-            let mut missing: Vec<_> = missing
+            let mut missing: Vec<_> = unmatched
                 .map(|(request, _)| request.semaphore.clone())
                 .collect();
             missing.dedup();
             return Err(Unclaimed::Missing(missing));
         };
-        let mut parts: Vec<Part<'_>> = Vec::new();
+        let mut parts: Vec<QueueRequest<'_>> = Vec::new();
         for (request, (reference, semaphore)) in requests.iter().zip(found) {
             let priority = tracked.workload.priority;
-            let part = Part::new(request, reference, semaphore, priority);
-            let obstacle = tracked.obstacle_in(&request.semaphore, semaphore.offer.keyed);
-            let obstacle = obstacle.or_else(|| part.obstacle());
-            let conflict = || parts.iter().find_map(|other| other.conflict(&part));
-            if let Some(obstacle) = obstacle.or_else(conflict) {
+            let part = QueueRequest::new(request, reference, semaphore, priority);
+            let obstacle = tracked
+                .obstacle_in(&request.semaphore, semaphore.offer.keyed)
+                .or_else(|| part.obstacle())
+                .or_else(|| parts.iter().find_map(|other| other.conflict(&part)));
+            if let Some(obstacle) = obstacle {
                 return Err(Unclaimed::Obstacle(obstacle));
             }
             parts.push(part);
@@ -478,7 +481,7 @@ impl State {
         &self,
         tracked: &TrackedWorkload,
         request: &SlotRequest,
-    ) -> Option<(SemaphoreRef, &Semaphore)> {
+    ) -> Option<(SemaphoreRef, &IndexedSemaphore)> {
         let reference = SemaphoreRef {
             namespace: tracked.namespace.clone(),
             name: request.semaphore.clone(),
@@ -500,18 +503,18 @@ fn is_announced(earlier: &Workload, later: &Workload) -> bool {
 }
 
 /// Part of a workload's request: the slots of one queue.
-struct Part<'a> {
+struct QueueRequest<'a> {
     queue: QueueRef,
     request: &'a SlotRequest,
-    semaphore: &'a Semaphore,
+    semaphore: &'a IndexedSemaphore,
     priority: i32,
 }
 
-impl<'a> Part<'a> {
+impl<'a> QueueRequest<'a> {
     fn new(
         request: &'a SlotRequest,
         reference: SemaphoreRef,
-        semaphore: &'a Semaphore,
+        semaphore: &'a IndexedSemaphore,
         priority: i32,
     ) -> Self {
         let key = request.key.clone().filter(|_| semaphore.offer.keyed);

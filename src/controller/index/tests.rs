@@ -28,7 +28,7 @@ fn queue(name: &str) -> QueueRef {
     QueueRef::new(&reference(name), None)
 }
 
-/// What a pass reads.
+/// Workloads of a queue that a pass reads.
 struct Slice {
     bound: Vec<Arc<Workload>>,
     waiting: Vec<Arc<Workload>>,
@@ -146,13 +146,13 @@ fn unclaimed(index: &Index) -> Vec<TrackedWorkload> {
     unclaimed.map(|(tracked, _)| tracked).collect()
 }
 
-/// Those that run without a grant, in such namespaces.
+/// The workloads that run without a grant, in namespaces whose semaphores are all known.
 fn ungranted(index: &Index) -> Vec<TrackedWorkload> {
     let all: BTreeSet<Uid> = index.state().ungranted.iter().cloned().collect();
     all.iter().filter_map(|uid| index.ungranted(uid)).collect()
 }
 
-/// Those of which pods may be left, which are asked about now.
+/// The workloads of which pods may be left, and whose pods are asked for now.
 fn unproved(index: &Index) -> Vec<TrackedWorkload> {
     let state = index.state();
     let all: BTreeSet<Uid> = state.remnants.iter().map(|(uid, _)| uid.clone()).collect();
@@ -351,7 +351,7 @@ fn an_older_version_changes_nothing() {
     assert_eq!(index.all_waiting(&queue("db")).len(), 0);
 }
 
-/// For example after etcd was restored from a backup.
+/// A version goes back, for example, after etcd was restored from a backup.
 #[test]
 fn a_version_that_went_back_counts_if_it_was_asked_for_later() {
     let held = |version: &str, seen: u64| {

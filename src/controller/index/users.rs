@@ -68,8 +68,8 @@ impl Users {
         semaphore: &SemaphoreRef,
         least: u32,
     ) -> impl Iterator<Item = (u32, &Uid)> {
-        let naming = self.naming.get(semaphore).into_iter();
-        let naming = naming.flat_map(move |naming| naming.range(least..));
+        let by_slots = self.naming.get(semaphore).into_iter();
+        let naming = by_slots.flat_map(move |by_slots| by_slots.range(least..));
         naming.flat_map(|(slots, users)| users.iter().map(|uid| (*slots, uid)))
     }
 
@@ -90,8 +90,8 @@ impl Users {
 /// Returns the semaphores that a workload names, each with the number of slots that it asks for.
 fn named(tracked: &TrackedWorkload) -> BTreeMap<SemaphoreRef, u32> {
     let mut named = BTreeMap::new();
-    let asked = tracked.workload.requests.iter();
-    let asked = asked.map(|request| (&request.semaphore, request.slots.get()));
+    let requests = tracked.workload.requests.iter();
+    let asked = requests.map(|request| (&request.semaphore, request.slots.get()));
     let barred = tracked.barred_from.iter().map(|name| (name, 0));
     for (name, slots) in asked.chain(barred) {
         let semaphore = SemaphoreRef {

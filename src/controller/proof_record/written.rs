@@ -15,7 +15,7 @@ use consul_client::clock::Moment;
 use consul_semaphore::{LastProof, LastProofs};
 
 /// Longest text that is read or written, in bytes. All annotations of an object together have at most 256 KiB.
-const LONGEST: usize = 240 << 10;
+const LONGEST_RECORD_TEXT: usize = 240 << 10;
 
 /// Maximum number of operators whose records are kept in one Lease.
 const MOST_OPERATORS: usize = 8;
@@ -26,12 +26,12 @@ const MOST_ENTRIES: usize = 320;
 
 /// Group of semaphores of one namespace whose proofs become old together, or of all other semaphores of a namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Group {
+pub(crate) struct ProofGroup {
     namespace: u64,
     name: u32,
 }
 
-impl Group {
+impl ProofGroup {
     /// Name of the group of all others of a namespace.
     const REST: u32 = 0;
 
@@ -80,7 +80,7 @@ fn short_hash<const N: usize>(texts: &[&str]) -> [u8; N] {
 /// Text of the record: what each operator wrote, by the part of the cluster that it works for. Another operator's
 /// part may be in the format of another version.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub(super) struct Text(BTreeMap<String, Box<RawValue>>);
+pub(super) struct RecordText(BTreeMap<String, Box<RawValue>>);
 
 /// Time at which an operator wrote its record.
 #[derive(Deserialize)]
@@ -88,13 +88,13 @@ struct WrittenAt {
     at: Timestamp,
 }
 
-impl Text {
+impl RecordText {
     /// Reads the text of the record.
     ///
     /// # Errors
     /// The text is too long or is no JSON object.
     pub(super) fn read(text: &str) -> Result<Self, String> {
-        if text.len() > LONGEST {
+        if text.len() > LONGEST_RECORD_TEXT {
             return Err(format!("it has {} bytes", text.len()));
         }
         serde_json::from_str(text).map_err(|error| error.to_string())
@@ -104,19 +104,23 @@ impl Text {
     ///
     /// # Errors
     /// That operator wrote something that can't be read.
-    pub(super) fn of(&self, part: &str) -> Result<Option<Written>, String> {
+    pub(super) fn of(&self, part: &str) -> Result<Option<WrittenRecord>, String> {
         let written = self.0.get(part).map(|raw| serde_json::from_str(raw.get()));
         written.transpose().map_err(|error| error.to_string())
     }
 
     /// Inserts what the operator for this part writes, and returns the whole as text. If there are too many records,
     /// the oldest ones of other operators are left out.
-    pub(super) fn with(mut self, part: &str, written: &Written) -> serde_json::Result<String> {
+    pub(super) fn with(
+        mut self,
+        part: &str,
+        written: &WrittenRecord,
+    ) -> serde_json::Result<String> {
         let raw = serde_json::value::to_raw_value(written)?;
         self.0.insert(part.to_owned(), raw);
         loop {
             let text = serde_json::to_string(&self)?;
-            if text.len() <= LONGEST && self.0.len() <= MOST_OPERATORS {
+            if text.len() <= LONGEST_RECORD_TEXT && self.0.len() <= MOST_OPERATORS {
                 return Ok(text);
             }
             let others = self.0.iter().filter(|(other, _)| *other != part);
@@ -134,7 +138,7 @@ impl Text {
 
 /// Record that one operator wrote.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Written {
+pub(super) struct WrittenRecord {
     /// Time of the writing, by the operator's wall clock.
     at: Timestamp,
     /// Milliseconds before `at` when the record was last complete. Right after an operator took the record over, it
@@ -144,11 +148,11 @@ pub(super) struct Written {
     groups: BTreeMap<u64, BTreeMap<u32, WrittenProof>>,
 }
 
-impl Written {
+impl WrittenRecord {
     /// Returns what there is to record; `None` if there is nothing.
-    pub(super) fn new(proofs: &LastProofs<Group>, now: Moment, at: Timestamp) -> Option<Self> {
+    pub(super) fn new(proofs: &LastProofs<ProofGroup>, now: Moment, at: Timestamp) -> Option<Self> {
         let (complete, groups) = proofs.entries()?;
-        let mut by_namespace: BTreeMap<u64, Vec<(Group, WrittenProof)>> = BTreeMap::new();
+        let mut by_namespace: BTreeMap<u64, Vec<(ProofGroup, WrittenProof)>> = BTreeMap::new();
         for (group, proof) in groups {
             let proof = WrittenProof::new(proof, now);
             let of_it = by_namespace.entry(group.namespace).or_default();
@@ -179,20 +183,20 @@ impl Written {
         Some(written)
     }
 
-    fn add(&mut self, group: Group, proof: WrittenProof) {
+    fn add(&mut self, group: ProofGroup, proof: WrittenProof) {
         let of_namespace = self.groups.entry(group.namespace).or_default();
         let known = of_namespace.entry(group.name).or_insert(proof);
         *known = known.and(proof);
     }
 
     /// Returns the proofs by the clocks of this machine.
-    pub(super) fn proofs(self, now: Moment, time: Timestamp) -> LastProofs<Group> {
+    pub(super) fn proofs(self, now: Moment, time: Timestamp) -> LastProofs<ProofGroup> {
         let since = time.duration_since(self.at);
         // A clock that is behind says nothing about the time since the writing.
         let since = Duration::try_from(since).unwrap_or_default();
         let groups = self.groups.into_iter().flat_map(|(namespace, groups)| {
             groups.into_iter().map(move |(name, written)| {
-                let group = Group { namespace, name };
+                let group = ProofGroup { namespace, name };
                 (group, written.proof(now, since))
             })
         });
@@ -259,8 +263,8 @@ impl WrittenProof {
 
     fn with_shorter_ttl(self, ttl: u32) -> Self {
         let part = |time: u32| {
-            let part = u64::from(time) * u64::from(ttl);
-            let part = part.div_ceil(u64::from(self.ttl.max(1)));
+            let product = u64::from(time) * u64::from(ttl);
+            let part = product.div_ceil(u64::from(self.ttl.max(1)));
             u32::try_from(part).unwrap_or(u32::MAX)
         };
         Self {
@@ -286,7 +290,7 @@ mod tests {
     use super::{super::recorded_of, *};
     use consul_semaphore::evidence::tenure;
 
-    type Proofs = BTreeMap<Group, LastProof>;
+    type Proofs = BTreeMap<ProofGroup, LastProof>;
 
     /// Returns the moment at which the proofs are recorded, and read again.
     fn now() -> Moment {
@@ -305,18 +309,18 @@ mod tests {
     fn proofs() -> impl Strategy<Value = Proofs> {
         prop_oneof![Just(1_u32), Just(3), Just(300), Just(2000)].prop_flat_map(|namespaces| {
             let group = (0..namespaces, 0..900_u32).prop_map(|(namespace, name)| {
-                Group::new(&namespace.to_string(), &[&name.to_string()])
+                ProofGroup::new(&namespace.to_string(), &[&name.to_string()])
             });
             vec((group, proof()), 1..1200).prop_map(|proofs| proofs.into_iter().collect())
         })
     }
 
     /// Returns the text of these proofs, and what is read from it at once.
-    fn read_again(proofs: &Proofs) -> (String, LastProofs<Group>) {
+    fn read_again(proofs: &Proofs) -> (String, LastProofs<ProofGroup>) {
         let recorded = LastProofs::recorded(now(), proofs.clone());
-        let written = Written::new(&recorded, now(), Timestamp::UNIX_EPOCH).unwrap();
-        let text = Text::default().with("", &written).unwrap();
-        let read = Text::read(&text).unwrap().of("").unwrap().unwrap();
+        let written = WrittenRecord::new(&recorded, now(), Timestamp::UNIX_EPOCH).unwrap();
+        let text = RecordText::default().with("", &written).unwrap();
+        let read = RecordText::read(&text).unwrap().of("").unwrap().unwrap();
         (text, read.proofs(now(), Timestamp::UNIX_EPOCH))
     }
 
@@ -333,7 +337,7 @@ mod tests {
         #[test]
         fn a_record_finds_room_and_gives_nobody_more_time(proofs in proofs()) {
             let (text, read) = read_again(&proofs);
-            prop_assert!(text.len() <= LONGEST / MOST_OPERATORS, "{}", text.len());
+            prop_assert!(text.len() <= LONGEST_RECORD_TEXT / MOST_OPERATORS, "{}", text.len());
             for (group, proof) in &proofs {
                 let known = recorded_of(&read, *group).unwrap();
                 for grace in [0, 30, 3600] {
@@ -359,27 +363,34 @@ mod tests {
             ttl: Some(Duration::MAX),
             ran: Duration::MAX,
         };
-        let names = (0..10_000).map(|number| Group {
+        let names = (0..10_000).map(|number| ProofGroup {
             namespace: u64::MAX,
             name: u32::MAX - number,
         });
-        let namespaces = (0..320).map(|number| Group {
+        let namespaces = (0..320).map(|number| ProofGroup {
             namespace: u64::MAX - number,
             name: u32::MAX,
         });
         for groups in [names.collect::<Vec<_>>(), namespaces.collect()] {
             let proofs = groups.into_iter().map(|group| (group, longest));
             let (text, _) = read_again(&proofs.collect());
-            assert!(text.len() <= LONGEST / MOST_OPERATORS, "{}", text.len());
+            assert!(
+                text.len() <= LONGEST_RECORD_TEXT / MOST_OPERATORS,
+                "{}",
+                text.len()
+            );
         }
     }
 
     #[test]
     fn every_version_of_the_operator_has_the_same_groups() {
-        let expected = Group {
+        let expected = ProofGroup {
             namespace: 8_101_274_307_756_636_097,
             name: 2_329_227_592,
         };
-        assert_eq!(Group::new("team-a", &["", "", "", "", "", "120"]), expected);
+        assert_eq!(
+            ProofGroup::new("team-a", &["", "", "", "", "", "120"]),
+            expected
+        );
     }
 }

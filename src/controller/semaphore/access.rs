@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::controller::{
     Context,
     consul_target::ConsulTarget,
-    prefix_watches::Credential,
+    prefix_watches::WatchCredential,
     secret::{SecretToken, TokenChanges},
     watches::reference_of,
 };
@@ -21,25 +21,25 @@ pub(super) struct Stated {
 }
 
 impl Stated {
-    /// Returns the problem of the access: see [`Access::problem`].
+    /// Returns the problem of the access: see [`SemaphoreAccess::problem`].
     pub(super) fn problem(&self) -> Option<(Reason, String)> {
         self.problem.clone()
     }
 
-    /// Returns the name of the token: see [`Access::whose_token`].
+    /// Returns the name of the token: see [`SemaphoreAccess::whose_token`].
     pub(super) fn whose_token(&self) -> &str {
         &self.whose_token
     }
 }
 
 /// Access of a semaphore to Consul.
-pub(super) struct Access {
-    kind: Kind,
+pub(super) struct SemaphoreAccess {
+    kind: AccessKind,
     /// Time of the last change of the access.
     since: Moment,
 }
 
-enum Kind {
+enum AccessKind {
     /// The semaphore uses the operator's own token.
     Own,
     /// The semaphore must not use the operator's own token: the reason, and what to do.
@@ -51,20 +51,20 @@ enum Kind {
     },
 }
 
-impl Access {
+impl SemaphoreAccess {
     /// Decides how this semaphore may use Consul. If it has its own token, reading the token starts at once.
     pub(super) fn new(context: &Arc<Context>, semaphore: &ConsulSemaphore) -> Self {
         let reference = reference_of(semaphore);
         let kind = if let Some(from) = secret_ref(semaphore) {
-            Kind::Secret {
+            AccessKind::Secret {
                 token: SecretToken::shared(context, &reference.namespace, from),
                 from: from.clone(),
             }
         } else {
             let tenancy = &context.shared.tenancy;
             match tenancy.check(&reference.namespace, &semaphore.prefix()) {
-                Ok(()) => Kind::Own,
-                Err(refusal) => Kind::Barred(refusal.to_string()),
+                Ok(()) => AccessKind::Own,
+                Err(refusal) => AccessKind::Barred(refusal.to_string()),
             }
         };
         Self {
@@ -76,9 +76,9 @@ impl Access {
     /// Whether the access still fits the spec of this semaphore.
     pub(super) fn suits(&self, semaphore: &ConsulSemaphore) -> bool {
         match (&self.kind, secret_ref(semaphore)) {
-            (Kind::Secret { from, .. }, Some(wanted)) => from == wanted,
+            (AccessKind::Secret { from, .. }, Some(wanted)) => from == wanted,
             // The fields that decide whether the operator's own token may be used are immutable.
-            (Kind::Own | Kind::Barred(_), None) => true,
+            (AccessKind::Own | AccessKind::Barred(_), None) => true,
             _ => false,
         }
     }
@@ -90,28 +90,32 @@ impl Access {
         semaphore: &ConsulSemaphore,
     ) -> Option<ConsulTarget> {
         match &self.kind {
-            Kind::Own => Some(context.own_target(semaphore)),
-            Kind::Barred(_) => None,
-            Kind::Secret { token, .. } => token
+            AccessKind::Own => Some(context.own_target(semaphore)),
+            AccessKind::Barred(_) => None,
+            AccessKind::Secret { token, .. } => token
                 .token()
                 .map(|token| context.tenants_target(semaphore, token)),
         }
     }
 
     /// Returns the credential of the access, for a semaphore in this namespace.
-    pub(super) fn credential(&self, namespace: &Arc<str>) -> Credential {
+    pub(super) fn credential(&self, namespace: &Arc<str>) -> WatchCredential {
         match &self.kind {
-            Kind::Own | Kind::Barred(_) => Credential::Own,
-            Kind::Secret { from, .. } => Credential::Secret(namespace.clone(), from.clone()),
+            AccessKind::Own | AccessKind::Barred(_) => WatchCredential::Own,
+            AccessKind::Secret { from, .. } => {
+                WatchCredential::Secret(namespace.clone(), from.clone())
+            }
         }
     }
 
     /// Returns what is wrong with the access, and what to do. The last good token may still be in use.
     pub(super) fn problem(&self) -> Option<(Reason, String)> {
         match &self.kind {
-            Kind::Own => None,
-            Kind::Barred(why) => Some((Reason::PrefixNotAllowed, why.clone())),
-            Kind::Secret { token, .. } => token.problem().map(|why| (Reason::TokenNotFound, why)),
+            AccessKind::Own => None,
+            AccessKind::Barred(why) => Some((Reason::PrefixNotAllowed, why.clone())),
+            AccessKind::Secret { token, .. } => {
+                token.problem().map(|why| (Reason::TokenNotFound, why))
+            }
         }
     }
 
@@ -126,8 +130,8 @@ impl Access {
     /// Returns a name for the token, for people.
     fn whose_token(&self) -> String {
         match &self.kind {
-            Kind::Own | Kind::Barred(_) => "the operator's token".to_owned(),
-            Kind::Secret { from, .. } => format!("the token of the Secret {}", from.name),
+            AccessKind::Own | AccessKind::Barred(_) => "the operator's token".to_owned(),
+            AccessKind::Secret { from, .. } => format!("the token of the Secret {}", from.name),
         }
     }
 
@@ -138,24 +142,26 @@ impl Access {
             (Some(target), _) => ConsulAccess::Granted {
                 operations: target.consul.transaction_capacity(),
             },
-            (None, Kind::Barred(_)) => ConsulAccess::Refused { since },
-            (None, Kind::Own | Kind::Secret { .. }) => ConsulAccess::Pending { since },
+            (None, AccessKind::Barred(_)) => ConsulAccess::Refused { since },
+            (None, AccessKind::Own | AccessKind::Secret { .. }) => ConsulAccess::Pending { since },
         }
     }
 
     /// Whether the access is still unknown, because the token is being read for the first time.
     pub(super) fn is_pending(&self) -> bool {
         match &self.kind {
-            Kind::Own | Kind::Barred(_) => false,
-            Kind::Secret { token, .. } => token.token().is_none() && token.problem().is_none(),
+            AccessKind::Own | AccessKind::Barred(_) => false,
+            AccessKind::Secret { token, .. } => {
+                token.token().is_none() && token.problem().is_none()
+            }
         }
     }
 
     /// Returns a receiver for changes of the access, or of its problem; `None` if the access can't change.
     pub(super) fn changes(&self) -> Option<TokenChanges> {
         match &self.kind {
-            Kind::Secret { token, .. } => Some(token.changes()),
-            Kind::Own | Kind::Barred(_) => None,
+            AccessKind::Secret { token, .. } => Some(token.changes()),
+            AccessKind::Own | AccessKind::Barred(_) => None,
         }
     }
 }

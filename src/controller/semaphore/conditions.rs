@@ -5,14 +5,14 @@ use crate::controller::index::Index;
 use consul_client::{self as consul, SessionId, clock::Moment};
 use consul_semaphore::{
     Agreement, ContenderBody, LimitPolicy, Lock, Mode, Reading, Reserved, Settings, Workload,
-    engine::{Conclusion, Queue, QueueRef, Semaphore},
+    engine::{Conclusion, Queue, QueueRef, SemaphoreState},
     lock::Unreadable,
     windows::Opening,
 };
 use consul_semaphore_api::conditions::{ConditionStatus, ConditionType, Finding, Reason};
 
 /// Message of a semaphore that its spec pauses.
-const PAUSED: &str = "spec.paused is true: no slot is granted, and running Jobs continue. Set it to false to grant again";
+const PAUSED_MESSAGE: &str = "spec.paused is true: no slot is granted, and running Jobs continue. Set it to false to grant again";
 
 /// Facts behind the conditions of a queue, or of a semaphore without a key in use.
 pub(super) struct Observed<'a> {
@@ -56,14 +56,14 @@ impl Need {
 
 /// Reason why a workload in a queue has no slot yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::controller) struct Obstacle {
+pub(in crate::controller) struct GrantObstacle {
     /// Explanation for people.
     pub(in crate::controller) message: String,
     /// Whether nothing is granted until somebody repairs something.
     pub(in crate::controller) needs_repair: bool,
 }
 
-impl Obstacle {
+impl GrantObstacle {
     /// Returns what keeps a workload with this need from its slots; `None` if it only waits for its turn. `free` is
     /// the number of free slots that it may have, if that is known. The findings must be those for such a workload.
     fn of(findings: &[Finding], free: Option<u32>, need: Need) -> Option<Self> {
@@ -97,7 +97,7 @@ impl Obstacle {
 
 impl<'a> Observed<'a> {
     /// Returns what keeps a workload in this queue from the slots that it needs.
-    pub(super) fn obstacle(&self, conclusion: &Conclusion, need: Need) -> Option<Obstacle> {
+    pub(super) fn obstacle(&self, conclusion: &Conclusion, need: Need) -> Option<GrantObstacle> {
         let slots = self.lock().and_then(slots);
         let free = slots.map(|(limit, held)| {
             let held = u32::try_from(held.len()).unwrap_or(u32::MAX);
@@ -106,7 +106,7 @@ impl<'a> Observed<'a> {
         });
         let reserved = self.reserved().filter(|_| need.withheld > 0);
         let findings = self.findings_with(conclusion, reserved);
-        let mut obstacle = Obstacle::of(&findings, free, need)?;
+        let mut obstacle = GrantObstacle::of(&findings, free, need)?;
         if let Some(Lock::Unreadable(Unreadable::LeftOver { .. })) = self.lock() {
             // The operator itself removes a key that is left over.
             obstacle.needs_repair = false;
@@ -127,7 +127,7 @@ impl<'a> Observed<'a> {
     }
 
     /// Returns these facts with those that the watch of a semaphore's prefix shows.
-    pub(super) fn with_watch(self, semaphore: &'a Semaphore) -> Self {
+    pub(super) fn with_watch(self, semaphore: &'a SemaphoreState) -> Self {
         let watched = semaphore.watched();
         Self {
             settings: &semaphore.spec().settings,
@@ -181,7 +181,7 @@ impl<'a> Observed<'a> {
             return not(Reason::LimitConflict, self.limit_conflict(theirs));
         }
         if self.settings.paused {
-            return Finding::new(ConditionType::Ready, true, Reason::Paused, PAUSED);
+            return Finding::new(ConditionType::Ready, true, Reason::Paused, PAUSED_MESSAGE);
         }
         let invalid = self.invalid_windows();
         if let Some(invalid) = &invalid
@@ -229,10 +229,10 @@ impl<'a> Observed<'a> {
     /// Returns what is wrong with windows of the spec.
     fn invalid_windows(&self) -> Option<String> {
         let invalid = self.settings.restrictions.windows.invalid().iter();
-        let invalid =
+        let described =
             invalid.map(|(place, why)| format!("spec.windows[{place}] never opens: {why}"));
-        let invalid: Vec<_> = invalid.collect();
-        (!invalid.is_empty()).then(|| invalid.join("; "))
+        let messages: Vec<_> = described.collect();
+        (!messages.is_empty()).then(|| messages.join("; "))
     }
 
     /// Returns what a semaphore that is being deleted waits for, and what to do if that never happens.
@@ -333,10 +333,10 @@ impl<'a> Observed<'a> {
     /// Returns the holders of a rate, as they describe themselves.
     fn counted(&self) -> impl Iterator<Item = Option<ContenderBody>> {
         let reading = self.queue.and_then(Queue::reading);
-        let reading = reading.filter(|_| self.settings.is_rate());
-        reading.into_iter().flat_map(|reading| {
-            let holding = reading.contenders();
-            let holding = holding.filter(|(session, _)| reading.holds(session));
+        let of_rate = reading.filter(|_| self.settings.is_rate());
+        of_rate.into_iter().flat_map(|reading| {
+            let contenders = reading.contenders();
+            let holding = contenders.filter(|(session, _)| reading.holds(session));
             holding.map(|(_, entry)| ContenderBody::read(&entry.value))
         })
     }
@@ -433,7 +433,7 @@ impl<'a> Observed<'a> {
             Finding::new(ConditionType::SlotsAvailable, false, reason, message)
         };
         if self.settings.paused {
-            return none(Reason::Paused, PAUSED.to_owned());
+            return none(Reason::Paused, PAUSED_MESSAGE.to_owned());
         }
         if let Some(message) = self.outside_windows() {
             return none(Reason::OutsideWindow, message);
@@ -454,10 +454,10 @@ impl<'a> Observed<'a> {
         let (free, reason, mut message) = availability(held, (in_force, limit), reserved);
         if let Some(period) = self.settings.period {
             let next = self.next_start().filter(|_| !free);
-            let next = next.map_or_else(String::new, |next| {
+            let next_start = next.map_or_else(String::new, |next| {
                 format!("; the next start is allowed at {next:.0}")
             });
-            let more = format!(" by starts of the last {} s{next}", period.as_secs());
+            let more = format!(" by starts of the last {} s{next_start}", period.as_secs());
             message.push_str(&more);
         }
         match self.cooling() {
@@ -588,7 +588,7 @@ mod tests {
     fn one_that_asks_for_more_than_is_free_is_told_how_many_are_missing() {
         let well = (true, Reason::Reconciled);
         let of = |available, free, slots| {
-            let obstacle = Obstacle::of(&findings(well, available), Some(free), need(slots));
+            let obstacle = GrantObstacle::of(&findings(well, available), Some(free), need(slots));
             obstacle.map(|obstacle| (obstacle.message, obstacle.needs_repair))
         };
         let held = "2 of 3 slots are held";
@@ -623,7 +623,7 @@ mod tests {
             let (free, reason, message) = availability(2, (3, 3), of);
             let well = Finding::new(ConditionType::Ready, true, Reason::Reconciled, "");
             let available = Finding::new(ConditionType::SlotsAvailable, free, reason, message);
-            let obstacle = Obstacle::of(&[well, available], Some(1 - need.withheld), need);
+            let obstacle = GrantObstacle::of(&[well, available], Some(1 - need.withheld), need);
             obstacle.map(|obstacle| obstacle.message)
         };
         let held = "2 of 3 slots are held";
@@ -645,12 +645,12 @@ mod tests {
             (Reason::Starting, false),
         ] {
             let findings = findings((false, reason), Reason::SlotsFree);
-            let expected = Obstacle {
+            let expected = GrantObstacle {
                 message: "about all".to_owned(),
                 needs_repair,
             };
             assert_eq!(
-                Obstacle::of(&findings, None, need(2)),
+                GrantObstacle::of(&findings, None, need(2)),
                 Some(expected),
                 "{reason}"
             );

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use kube::Resource as _;
 use tokio::sync::watch;
 
-use super::reporter::{Report, Reporter};
+use super::reporter::{Reporter, StatusReport};
 use crate::controller::{Context, events};
 use consul_semaphore_api::{
     ConsulSemaphore, ConsulSemaphoreStatus,
@@ -61,7 +61,7 @@ impl ConflictReport {
             Reason::IdentityConflict,
             message,
         );
-        self.reporter.publish(Report {
+        self.reporter.publish(StatusReport {
             status,
             findings: vec![not_ready],
             found: 0,

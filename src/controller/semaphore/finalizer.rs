@@ -3,13 +3,13 @@
 use kube::{Api, Resource, ResourceExt, api::Patch};
 use serde_json::json;
 
-use super::{SemaphoreController, reporter::Report};
+use super::{SemaphoreController, reporter::StatusReport};
 use crate::{
     call::{CallError, call, patch_params},
     controller::events::Reason,
     crash::{self, Point},
 };
-use consul_semaphore::{Key, Lock, Reading, engine::Semaphore};
+use consul_semaphore::{Key, Lock, Reading, engine::SemaphoreState};
 use consul_semaphore_api::{
     ConsulSemaphore, ConsulSemaphoreStatus,
     annotations::FINALIZER,
@@ -31,8 +31,8 @@ impl SemaphoreController {
         let semaphore = self.object.borrow().clone();
         let (api, namespace) = (self.api(), self.reference.namespace.clone());
         async move {
-            let finalizers = semaphore.finalizers().iter().map(String::as_str);
-            let finalizers = finalizers.chain([FINALIZER]).collect();
+            let present = semaphore.finalizers().iter().map(String::as_str);
+            let finalizers = present.chain([FINALIZER]).collect();
             set_finalizers(&api, &semaphore, finalizers).await?;
             crash::reach(Point::FinalizerAdded, &namespace).await;
             Ok(())
@@ -72,7 +72,7 @@ impl SemaphoreController {
         let findings = vec![ready];
         self.report_readiness(&findings);
         let generation = self.object.borrow().metadata.generation;
-        self.reporter.publish(Report {
+        self.reporter.publish(StatusReport {
             status: ConsulSemaphoreStatus {
                 observed_generation: generation,
                 ..status.unwrap_or_default()
@@ -83,7 +83,7 @@ impl SemaphoreController {
     }
 
     /// Reports what a semaphore leaves in Consul for others when it is otherwise cleaned up.
-    pub(in crate::controller) fn report_leftovers(&mut self, semaphore: &Semaphore) {
+    pub(in crate::controller) fn report_leftovers(&mut self, semaphore: &SemaphoreState) {
         let queues = semaphore.queues().iter();
         let mut left = queues.filter_map(|(key, state)| {
             let why = state.queue.reading().and_then(why_left_to_others)?;
@@ -103,7 +103,7 @@ impl SemaphoreController {
     }
 
     /// Reports what may remain in Consul of a semaphore that can't clean up there, before the finalizer is removed.
-    pub(in crate::controller) fn report_possible_leftovers(&mut self, semaphore: &Semaphore) {
+    pub(in crate::controller) fn report_possible_leftovers(&mut self, semaphore: &SemaphoreState) {
         let problem = self.access.problem().map(|(_, why)| why);
         let Some(why) = semaphore.why_left_behind(problem) else {
             return;
@@ -146,8 +146,8 @@ impl SemaphoreController {
             let semaphore = call(api.get_opt(&reference.name)).await?;
             // Another semaphore of the same name keeps its finalizer.
             if let Some(semaphore) = semaphore.filter(|found| found.metadata.uid == uid) {
-                let others = semaphore.finalizers().iter().map(String::as_str);
-                let others = others.filter(|finalizer| *finalizer != FINALIZER).collect();
+                let all = semaphore.finalizers().iter().map(String::as_str);
+                let others = all.filter(|finalizer| *finalizer != FINALIZER).collect();
                 set_finalizers(&api, &semaphore, others).await?;
             }
             if clean {
@@ -177,7 +177,7 @@ async fn set_finalizers(
     Ok(())
 }
 
-fn lock_key(semaphore: &Semaphore, key: Option<&Key>) -> String {
+fn lock_key(semaphore: &SemaphoreState, key: Option<&Key>) -> String {
     let prefix = &semaphore.spec().settings.prefix;
     key.map_or_else(|| prefix.lock_key(), |key| prefix.of_key(key).lock_key())
 }

@@ -6,10 +6,10 @@ use std::collections::VecDeque;
 use jiff::{SignedDuration, Timestamp};
 
 /// Number of holds that are remembered.
-const REMEMBERED: usize = 20;
+const MOST_HOLDS_REMEMBERED: usize = 20;
 
 /// Number of holds that are needed for an estimate.
-const LEAST: usize = 5;
+const LEAST_HOLDS_FOR_ESTIMATE: usize = 5;
 
 /// Durations for which the last slots of one lock key were held.
 #[derive(Debug, Default)]
@@ -20,7 +20,7 @@ impl Holds {
     pub(super) fn note(&mut self, granted: Timestamp, released: Timestamp) {
         let held = released.duration_since(granted).max(SignedDuration::ZERO);
         self.0.push_back(held);
-        if self.0.len() > REMEMBERED {
+        if self.0.len() > MOST_HOLDS_REMEMBERED {
             self.0.pop_front();
         }
     }
@@ -29,7 +29,7 @@ impl Holds {
         let mut holds: Vec<_> = self.0.iter().copied().collect();
         holds.sort();
         let middle = holds.get(holds.len() / 2).copied();
-        middle.filter(|_| holds.len() >= LEAST)
+        middle.filter(|_| holds.len() >= LEAST_HOLDS_FOR_ESTIMATE)
     }
 
     /// Returns when a slot is likely to be free for a workload, if `before` other slots have to become free first.
@@ -78,9 +78,9 @@ mod tests {
 
     #[test]
     fn nothing_is_said_before_enough_is_known() {
-        let few = holds(&[10; LEAST - 1]);
+        let few = holds(&[10; LEAST_HOLDS_FOR_ESTIMATE - 1]);
         assert_eq!(few.expected(0, &[second(100)], second(100)), None);
-        let enough = holds(&[10; LEAST]);
+        let enough = holds(&[10; LEAST_HOLDS_FOR_ESTIMATE]);
         assert_eq!(enough.expected(0, &[], second(100)), None);
         let expected = |now| enough.expected(0, &[second(100)], second(now));
         assert_eq!(expected(109), Some(second(110)));
@@ -89,8 +89,8 @@ mod tests {
 
     #[test]
     fn only_the_last_ones_count() {
-        let mut holds = holds(&[1000; REMEMBERED]);
-        for _ in 0..REMEMBERED {
+        let mut holds = holds(&[1000; MOST_HOLDS_REMEMBERED]);
+        for _ in 0..MOST_HOLDS_REMEMBERED {
             holds.note(second(0), second(10));
         }
         assert_eq!(
@@ -99,6 +99,6 @@ mod tests {
         );
         // The clock may have been set.
         holds.note(second(100), second(0));
-        assert_eq!(holds.0.len(), REMEMBERED);
+        assert_eq!(holds.0.len(), MOST_HOLDS_REMEMBERED);
     }
 }

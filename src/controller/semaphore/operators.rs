@@ -10,13 +10,13 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use consul_client::clock::Moment;
 
 /// Number of writes that show that another operator works. A process that ends has at most one write under way.
-const ENOUGH: u32 = 3;
+const WRITES_THAT_SHOW_WORK: u32 = 3;
 
 /// Time for which another operator counts after its last write.
-const LASTING: Duration = Duration::from_mins(10);
+const COUNTS_AS_WORKING_FOR: Duration = Duration::from_mins(10);
 
 /// Number of other operators that are remembered.
-const MOST: usize = 4;
+const MOST_OTHER_OPERATORS: usize = 4;
 
 /// Longest name of a replica, in bytes.
 const LONGEST_NAME: usize = 253;
@@ -76,19 +76,19 @@ impl Operators {
 
     /// Records a write of another operator that came after this operator was seen at work.
     pub(super) fn note(&mut self, name: &str, now: Moment) -> Noted {
-        if !self.others.contains_key(name) && self.others.len() >= MOST {
+        if !self.others.contains_key(name) && self.others.len() >= MOST_OTHER_OPERATORS {
             let oldest = self.others.iter().min_by_key(|(_, other)| other.last);
             if let Some(oldest) = oldest.map(|(name, _)| name.clone()) {
                 self.others.remove(&oldest);
             }
         }
-        let other = self.others.entry(name.to_owned());
-        let other = other.or_insert(Other {
+        let entry = self.others.entry(name.to_owned());
+        let other = entry.or_insert(Other {
             writes: 0,
             last: now,
         });
         let worked = other.works();
-        other.writes = other.writes.saturating_add(1).min(ENOUGH);
+        other.writes = other.writes.saturating_add(1).min(WRITES_THAT_SHOW_WORK);
         other.last = now;
         let works = other.works();
         Noted {
@@ -127,7 +127,7 @@ impl Operators {
     /// Returns when the next operator ceases to count, if it does not write until then.
     pub(super) fn until(&self) -> Moment {
         let working = self.others.values().filter(|other| other.works());
-        let ends = working.map(|other| other.last + LASTING);
+        let ends = working.map(|other| other.last + COUNTS_AS_WORKING_FOR);
         ends.min().unwrap_or(Moment::END)
     }
 
@@ -135,8 +135,8 @@ impl Operators {
     /// still works.
     pub(super) fn expire(&mut self, now: Moment) {
         for other in self.others.values_mut() {
-            if other.works() && other.last + LASTING <= now {
-                other.writes = ENOUGH - 1;
+            if other.works() && other.last + COUNTS_AS_WORKING_FOR <= now {
+                other.writes = WRITES_THAT_SHOW_WORK - 1;
             }
         }
     }
@@ -161,7 +161,7 @@ impl Operators {
 
 impl Other {
     fn works(self) -> bool {
-        self.writes >= ENOUGH
+        self.writes >= WRITES_THAT_SHOW_WORK
     }
 }
 
@@ -205,7 +205,7 @@ mod tests {
         assert!(noted.is_news && noted.is_to_be_logged, "{noted:?}");
         assert_eq!(operators.names(), names(["a", "f"]));
         assert_eq!(operators.note("f", at(4)), nothing);
-        assert_eq!(operators.others.len(), MOST);
+        assert_eq!(operators.others.len(), MOST_OTHER_OPERATORS);
     }
 
     #[test]
@@ -250,7 +250,7 @@ mod tests {
     fn one_that_has_ended_is_forgotten_and_one_that_works_again_is_not() {
         let mut operators = with_another();
         let until = operators.until();
-        assert_eq!(until, at(3) + LASTING);
+        assert_eq!(until, at(3) + COUNTS_AS_WORKING_FOR);
         operators.expire(at(4));
         assert_eq!(operators.names(), names(["a", "b"]));
         operators.expire(until);

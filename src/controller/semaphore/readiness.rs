@@ -8,7 +8,7 @@ use consul_semaphore_api::conditions::{ConditionStatus, ConditionType, Finding, 
 
 /// Reasons that were logged since the semaphore was last ready.
 #[derive(Debug, Default)]
-pub(super) struct Readiness {
+pub(super) struct ReadinessLog {
     logged: BTreeSet<Reason>,
 }
 
@@ -22,7 +22,7 @@ enum LogEntry {
     AtRest,
 }
 
-impl Readiness {
+impl ReadinessLog {
     /// Returns what to log for the condition Ready; `None` if it was logged before.
     fn note(&mut self, ready: &Finding) -> Option<LogEntry> {
         if ready.status == ConditionStatus::True {
@@ -81,7 +81,7 @@ mod tests {
 
     #[test]
     fn each_reason_is_logged_once_until_it_is_ready_again() {
-        let mut readiness = Readiness::default();
+        let mut readiness = ReadinessLog::default();
         let mut note = |status: ConditionStatus, reason| {
             readiness.note(&Finding::new(ConditionType::Ready, status, reason, ""))
         };

@@ -35,14 +35,14 @@ use consul_semaphore_api::{
 const COALESCE: Duration = Duration::from_secs(1);
 
 /// Time without a foreign write after which the next one counts as the first again.
-const CALM: Duration = Duration::from_mins(1);
+const FORGET_WRITES_AFTER: Duration = Duration::from_mins(1);
 
 /// Number of attempts to write the status before the writer waits, if others write the object at the same time.
-const ATTEMPTS: usize = 4;
+const WRITE_ATTEMPTS: usize = 4;
 
 /// Status that is to be written.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Report {
+pub(super) struct StatusReport {
     /// Status without its conditions.
     pub(super) status: ConsulSemaphoreStatus,
     /// Findings that the conditions should say.
@@ -65,7 +65,7 @@ impl FoundLimits {
     /// Returns what `status.appliedLimits` may be according to a report. Another operator may have recorded limits
     /// for this spec or a newer one, and a report that does not know of them must not remove them, because they may
     /// be in Consul.
-    fn with(&self, report: &Report, stored: &[i32], generation: Option<i64>) -> Vec<i32> {
+    fn with(&self, report: &StatusReport, stored: &[i32], generation: Option<i64>) -> Vec<i32> {
         let reported = &report.status.applied_limits;
         if report.found == self.number && report.status.observed_generation == generation {
             return reported.clone();
@@ -77,7 +77,7 @@ impl FoundLimits {
 
 /// Only writer of one semaphore's status. Dropping it stops the writing.
 pub(super) struct Reporter {
-    reports: watch::Sender<(u64, Report)>,
+    reports: watch::Sender<(u64, StatusReport)>,
     written: watch::Receiver<u64>,
     found: watch::Receiver<FoundLimits>,
     urgent: Arc<Notify>,
@@ -97,12 +97,12 @@ impl Reporter {
         mut seen: watch::Receiver<Arc<ConsulSemaphore>>,
     ) -> Self {
         let semaphore = seen.borrow_and_update().clone();
-        let (reports, due) = watch::channel((0, Report::default()));
+        let (reports, due) = watch::channel((0, StatusReport::default()));
         let (done, written) = watch::channel(0);
         let (finds, found) = watch::channel(FoundLimits::default());
         let urgent = Arc::new(Notify::new());
         let namespace = semaphore.namespace().unwrap_or_default();
-        let writer = Writer {
+        let writer = StatusWriter {
             api: Api::namespaced(context.client.clone(), &namespace),
             namespace,
             name: semaphore.name_any(),
@@ -133,7 +133,7 @@ impl Reporter {
     }
 
     /// Submits a report, which replaces a report that is not written yet. Returns its number.
-    pub(super) fn publish(&self, report: Report) -> u64 {
+    pub(super) fn publish(&self, report: StatusReport) -> u64 {
         self.reports.send_if_modified(|(number, current)| {
             let news = *current != report;
             if news {
@@ -166,7 +166,7 @@ impl Reporter {
     }
 }
 
-struct Writer {
+struct StatusWriter {
     api: Api<ConsulSemaphore>,
     namespace: String,
     name: String,
@@ -186,7 +186,7 @@ struct Writer {
     is_certain: bool,
     /// Whether a Lease or the name in the status shows that this replica works.
     is_introduced: bool,
-    due: watch::Receiver<(u64, Report)>,
+    due: watch::Receiver<(u64, StatusReport)>,
     seen: watch::Receiver<Arc<ConsulSemaphore>>,
     /// Pause until a foreign write may be overwritten again.
     mended: Option<Setback>,
@@ -195,7 +195,7 @@ struct Writer {
     urgent: Arc<Notify>,
 }
 
-impl Writer {
+impl StatusWriter {
     async fn run(mut self) {
         let mut backoff = Backoff::default();
         let mut logged = false;
@@ -336,7 +336,9 @@ impl Writer {
     /// Delays the next check for foreign writes. The delay grows if they repeat.
     fn put_off(&mut self) {
         let now = Moment::now();
-        let before = self.mended.filter(|before| now < before.until + CALM);
+        let before = self
+            .mended
+            .filter(|before| now < before.until + FORGET_WRITES_AFTER);
         self.mended = Some(Setback::after(before.as_ref(), now));
     }
 
@@ -359,7 +361,7 @@ impl Writer {
         let seen = self.seen.borrow().meta().generation;
         let generation = self.generation.max(seen);
         let limits = found.with(&report, &self.written.applied_limits, generation);
-        let Report {
+        let StatusReport {
             status, findings, ..
         } = report;
         let generation = status.observed_generation;
@@ -399,7 +401,7 @@ impl Writer {
     /// read, the object is read again and the status is written at once, because the next foreign write may come
     /// soon.
     async fn write(&mut self) -> Result<(), CallError> {
-        for _ in 1..ATTEMPTS {
+        for _ in 1..WRITE_ATTEMPTS {
             let answer = self.try_to_write().await;
             let refusal = answer.as_ref().err().and_then(CallError::refusal);
             if refusal.is_none_or(|(code, _)| code != 409) {
@@ -462,14 +464,14 @@ mod tests {
 
     #[test]
     fn a_limit_that_another_operator_recorded_is_removed_only_by_who_knows_of_it() {
-        let report = |limits: &[i32], found, generation| Report {
+        let report = |limits: &[i32], found, generation| StatusReport {
             status: ConsulSemaphoreStatus {
                 applied_limits: limits.to_vec(),
                 observed_generation: Some(generation),
                 ..ConsulSemaphoreStatus::default()
             },
             found,
-            ..Report::default()
+            ..StatusReport::default()
         };
         let found = FoundLimits {
             number: 1,

@@ -13,12 +13,12 @@ use std::{
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use super::{Reported, conditions::number, tenures::Tenures};
+use super::{StatusSources, conditions::number, tenures::Tenures};
 use crate::controller::index::{Index, Queued};
 use consul_client::{SessionId, clock};
 use consul_semaphore::{
     Agreement, ContenderBody, Key, Lock, Reading, Restrictions, SlotRequest, Uid, Workload,
-    engine::{Conclusion, Owner, Queue, QueueRef, QueueState, Semaphore, SemaphoreRef},
+    engine::{Conclusion, Owner, Queue, QueueRef, QueueState, SemaphoreRef, SemaphoreState},
     plan::Stance,
     windows::Opening,
 };
@@ -29,7 +29,7 @@ use consul_semaphore_api::{
 
 /// Last reading from Consul. It stays in the status while Consul can't be read.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Shown {
+pub(super) struct ShownReading {
     pub(super) limit: Option<u32>,
     pub(super) held: usize,
     pub(super) held_here: usize,
@@ -39,7 +39,7 @@ pub(super) struct Shown {
     pub(super) elsewhere: Vec<(u64, WaiterStatus)>,
 }
 
-impl Shown {
+impl ShownReading {
     /// Returns what a reading of a queue's prefix shows.
     pub(super) fn new(
         reference: &QueueRef,
@@ -172,7 +172,7 @@ pub(super) struct SpecOf {
 #[derive(Debug)]
 pub(super) struct KeyStatus {
     pub(super) spec: SpecOf,
-    pub(super) shown: Shown,
+    pub(super) shown: ShownReading,
     pub(super) queued: Queued,
     pub(super) findings: Vec<Finding>,
     /// Whether slots are granted, or will be in the next window.
@@ -221,7 +221,7 @@ impl Several {
 
 /// State of each lock key of a semaphore, as it was last seen.
 #[derive(Debug, Default)]
-pub(super) struct Keys(BTreeMap<Option<Key>, KeyStatus>);
+pub(super) struct StatusByKey(BTreeMap<Option<Key>, KeyStatus>);
 
 /// State of all keys together.
 #[derive(Debug, Default)]
@@ -245,7 +245,7 @@ pub(super) struct Totals {
     pub(super) wait: Option<Duration>,
 }
 
-impl Keys {
+impl StatusByKey {
     /// Stores the state of a key, which replaces the earlier state.
     pub(super) fn put(&mut self, key: Option<Key>, status: KeyStatus) {
         self.0.insert(key, status);
@@ -324,7 +324,7 @@ impl Keys {
     }
 }
 
-impl Reported {
+impl StatusSources {
     /// Returns the first waiting workloads of a semaphore, in order, as many as the status lists. Workloads that are
     /// `starting` are left out, because nobody is both a holder and in the queue.
     pub(super) fn queue(
@@ -332,7 +332,7 @@ impl Reported {
         index: &Index,
         reference: &SemaphoreRef,
         starting: &BTreeSet<Uid>,
-        semaphore: &Semaphore,
+        semaphore: &SemaphoreState,
     ) -> Vec<QueueStatus> {
         let (spec, now) = (semaphore.spec(), clock::time());
         let (restrictions, keyed) = (&spec.settings.restrictions, spec.keyed);
@@ -343,8 +343,8 @@ impl Reported {
         let mut before: BTreeMap<Option<Key>, Ahead> = BTreeMap::new();
         let listed = waiting.take(LISTED).map(|workload| {
             let request = workload.asks_for(&reference.name, None);
-            let key = request.and_then(|request| request.key.clone());
-            let key = key.filter(|_| keyed);
+            let named_key = request.and_then(|request| request.key.clone());
+            let key = named_key.filter(|_| keyed);
             let slots = request.map(|request| request.slots.get());
             let asks = Asks {
                 slots: request.map_or(1, slots_of),
@@ -421,15 +421,16 @@ impl Reported {
     fn free(
         &self,
         key: &Option<Key>,
-        shown: &Shown,
+        shown: &ShownReading,
         before: usize,
         now: Timestamp,
     ) -> Option<Timestamp> {
-        let since = shown
+        let starts = shown
             .holders
             .iter()
             .map(|(_, holder)| holder.since.as_ref());
-        let mut since: Vec<Timestamp> = since.map(|since| Some(since?.0)).collect::<Option<_>>()?;
+        let mut since: Vec<Timestamp> =
+            starts.map(|since| Some(since?.0)).collect::<Option<_>>()?;
         since.sort();
         // Only the longest holders are listed. All others are expected to end after them.
         let known = since.len() == shown.held || before < since.len();
@@ -468,7 +469,7 @@ fn standing(state: &QueueState, workload: &Workload) -> Option<String> {
 }
 
 /// Length of a list of slots, in bytes. A list of eight names may have 2,500.
-const BRIEF: usize = 500;
+const LONGEST_SLOT_LIST: usize = 500;
 
 /// Returns slots as in the annotation, as many as fit.
 fn brief(requests: &[SlotRequest]) -> String {
@@ -476,7 +477,7 @@ fn brief(requests: &[SlotRequest]) -> String {
     for request in requests {
         let next = request.to_string();
         let comma = if text.is_empty() { "" } else { ", " };
-        if text.len() + comma.len() + next.len() > BRIEF {
+        if text.len() + comma.len() + next.len() > LONGEST_SLOT_LIST {
             text.push_str(", …");
             break;
         }
@@ -526,10 +527,13 @@ pub(super) struct Use {
     full: usize,
 }
 
+/// Type, status and reason of a condition.
+type ConditionSummary = (ConditionType, ConditionRank, Reason);
+
 /// Keys, by what their conditions say.
 struct Together<'a> {
     keys: &'a BTreeMap<Option<Key>, KeyStatus>,
-    found: BTreeMap<(ConditionType, Phase, Reason), BTreeSet<&'a Option<Key>>>,
+    found: BTreeMap<ConditionSummary, BTreeSet<&'a Option<Key>>>,
 }
 
 impl<'a> Together<'a> {
@@ -560,7 +564,7 @@ impl<'a> Together<'a> {
     /// Returns the condition Ready. It is False only if it is False for all keys, because a problem of one key does
     /// not stop the others.
     fn ready(&self) -> Finding {
-        let bad = self.count_of(ConditionType::Ready, Phase::False);
+        let bad = self.count_of(ConditionType::Ready, ConditionRank::False);
         if bad == 0 || bad == self.keys.len() {
             return self.worst(ConditionType::Ready, "slots are granted and released");
         }
@@ -579,16 +583,16 @@ impl<'a> Together<'a> {
         let mut found = self.of_type(type_);
         let some = found.next();
         // A key that has just come into use does not count against the others.
-        let starting = |what: &(ConditionType, Phase, Reason)| {
-            what.1 == Phase::Unknown && what.2 == Reason::Starting
+        let starting = |what: &ConditionSummary| {
+            what.1 == ConditionRank::Unknown && what.2 == Reason::Starting
         };
         let worst = match some {
             Some((what, _)) if starting(what) => found.next().or(some),
             // If all keys are well, the last finding is the one with something to say.
-            Some(((_, Phase::True, _), _)) => self.of_type(type_).last(),
+            Some(((_, ConditionRank::True, _), _)) => self.of_type(type_).last(),
             some => some,
         };
-        let Some(((_, phase, reason), keys)) = worst else {
+        let Some(((_, rank, reason), keys)) = worst else {
             return Finding::new(type_, ConditionStatus::Unknown, Reason::Starting, "");
         };
         let first = keys.first().and_then(|key| self.keys.get(*key));
@@ -596,9 +600,11 @@ impl<'a> Together<'a> {
         let Some(finding) = findings.find(|finding| finding.type_ == type_) else {
             return Finding::new(type_, ConditionStatus::Unknown, Reason::Starting, "");
         };
-        let message = match phase {
-            Phase::True if !fine.is_empty() && *reason == Reason::Reconciled => fine.to_owned(),
-            Phase::False if keys.len() < self.keys.len() || is_of_a_key(*reason) => {
+        let message = match rank {
+            ConditionRank::True if !fine.is_empty() && *reason == Reason::Reconciled => {
+                fine.to_owned()
+            }
+            ConditionRank::False if keys.len() < self.keys.len() || is_of_a_key(*reason) => {
                 format!("{}: {}", named(keys), finding.message)
             }
             _ => finding.message.clone(),
@@ -612,10 +618,10 @@ impl<'a> Together<'a> {
     /// Returns the condition `SlotsAvailable`. If all slots of one key are held, that says nothing about other keys.
     fn slots_available(&self, limit: u32) -> Finding {
         let type_ = ConditionType::SlotsAvailable;
-        let full = (type_, Phase::False, Reason::AllSlotsHeld);
-        let running = (type_, Phase::False, Reason::RunningWithoutSlot);
+        let full = (type_, ConditionRank::False, Reason::AllSlotsHeld);
+        let running = (type_, ConditionRank::False, Reason::RunningWithoutSlot);
         if self.found.contains_key(&running)
-            || self.count_of(type_, Phase::Unknown) == self.keys.len()
+            || self.count_of(type_, ConditionRank::Unknown) == self.keys.len()
         {
             let mut others = self.of_type(type_).filter(|(what, _)| **what != full);
             if let Some((_, keys)) = others.next()
@@ -644,27 +650,27 @@ impl<'a> Together<'a> {
     fn of_type(
         &self,
         type_: ConditionType,
-    ) -> impl Iterator<Item = (&(ConditionType, Phase, Reason), &BTreeSet<&'a Option<Key>>)> {
+    ) -> impl Iterator<Item = (&ConditionSummary, &BTreeSet<&'a Option<Key>>)> {
         let found = self.found.iter();
         found.filter(move |((of, ..), _)| *of == type_)
     }
 
-    fn count_of(&self, type_: ConditionType, phase: Phase) -> usize {
-        let found = self.of_type(type_);
-        let found = found.filter(|((_, is, _), _)| *is == phase);
-        found.map(|(_, keys)| keys.len()).sum()
+    fn count_of(&self, type_: ConditionType, rank: ConditionRank) -> usize {
+        let of_type = self.of_type(type_);
+        let of_rank = of_type.filter(|((_, is, _), _)| *is == rank);
+        of_rank.map(|(_, keys)| keys.len()).sum()
     }
 }
 
 /// Status of a condition, the worst first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Phase {
+enum ConditionRank {
     False,
     Unknown,
     True,
 }
 
-impl From<ConditionStatus> for Phase {
+impl From<ConditionStatus> for ConditionRank {
     fn from(status: ConditionStatus) -> Self {
         match status {
             ConditionStatus::False => Self::False,
@@ -682,10 +688,10 @@ fn is_of_a_key(reason: Reason) -> bool {
 /// Returns a key, and how many others there are.
 fn named(keys: &BTreeSet<&Option<Key>>) -> String {
     let first = keys.first().copied().and_then(Option::as_ref);
-    let first = first.map(|key| format!("key {key}")).unwrap_or_default();
+    let named = first.map(|key| format!("key {key}")).unwrap_or_default();
     match keys.len() {
-        0 | 1 => first,
-        count => format!("{first} and {} more", count - 1),
+        0 | 1 => named,
+        count => format!("{named} and {} more", count - 1),
     }
 }
 

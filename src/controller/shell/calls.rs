@@ -12,7 +12,7 @@ use crate::{
     controller::{
         Context, LOW_PRIORITY,
         consul_target::ConsulTarget,
-        session_manager::{Session, Span, User},
+        session_manager::{ManagedSession, SessionDurations, SessionUser},
         unfailable::hold_instead,
     },
     crash::{self, Point},
@@ -29,11 +29,11 @@ use consul_semaphore::{
 use consul_semaphore_workload::{Kind, Shape, TrackedWorkload};
 
 /// Largest number of sessions that are read one by one.
-const ASKED_APART: usize = 8;
+const MOST_SESSIONS_READ_SINGLY: usize = 8;
 
 /// Everything that a call needs.
 #[derive(Clone)]
-pub(super) struct Means {
+pub(super) struct CallContext {
     pub(super) context: Arc<Context>,
     pub(super) queue: QueueRef,
     /// Target of the queue in Consul; `None` while there is no access.
@@ -49,21 +49,21 @@ pub(super) struct Means {
 }
 
 /// Result of a call.
-pub(super) enum Done {
+pub(super) enum CallDone {
     /// The answer for the engine.
     Answer(Answer),
     /// A session was created, and is renewed from then on.
-    Session(Result<(SessionId, Session), consul::Error>),
+    Session(Result<(SessionId, ManagedSession), consul::Error>),
     /// A workload was written. The result has its current state.
     Written(Write, Result<Option<TrackedWorkload>, WriteError>),
 }
 
-impl Means {
+impl CallContext {
     /// Returns the user of the sessions of the queue.
-    pub(super) fn user(&self) -> User {
+    pub(super) fn user(&self) -> SessionUser {
         let queue = self.queue.clone();
         let on_change = Arc::new(self.context.index.on_session_change(queue.clone()));
-        User { queue, on_change }
+        SessionUser { queue, on_change }
     }
 
     fn namespace(&self) -> &Arc<str> {
@@ -71,7 +71,7 @@ impl Means {
     }
 
     /// Makes a call.
-    pub(super) async fn make(self, call: Call) -> Done {
+    pub(super) async fn make(self, call: Call) -> CallDone {
         let consul = match call {
             Call::Write {
                 write,
@@ -79,7 +79,7 @@ impl Means {
                 not_after,
             } => {
                 let written = self.write(&write, timeout, not_after).await;
-                return Done::Written(write, written);
+                return CallDone::Written(write, written);
             }
             Call::CreateSession {
                 name,
@@ -90,7 +90,8 @@ impl Means {
                 if ahead {
                     sleep(LOW_PRIORITY).await;
                 }
-                return Done::Session(self.create_session(name, Span { ttl, lock_delay }).await);
+                let durations = SessionDurations { ttl, lock_delay };
+                return CallDone::Session(self.create_session(name, durations).await);
             }
             Call::Prove(identity) => Answer::Proof(self.context.workloads.prove(&identity).await),
             Call::AskAccess => {
@@ -125,7 +126,7 @@ impl Means {
                     .await,
             ),
         };
-        Done::Answer(consul)
+        CallDone::Answer(consul)
     }
 
     /// Calls Consul when it is this queue's turn, because a thousand keys may be seen for the first time at once. A
@@ -193,14 +194,14 @@ impl Means {
     async fn create_session(
         &self,
         name: String,
-        span: Span,
-    ) -> Result<(SessionId, Session), consul::Error> {
+        durations: SessionDurations,
+    ) -> Result<(SessionId, ManagedSession), consul::Error> {
         let Some(target) = &self.target else {
             return Err(consul::Error::NotSent("there is no way to Consul".into()));
         };
         let session_manager = &self.context.shared.session_manager;
         let made = session_manager
-            .create(target, name, span, self.user())
+            .create(target, name, durations, self.user())
             .await?;
         crash::reach(Point::SessionMade, self.namespace()).await;
         Ok(made)
@@ -278,7 +279,7 @@ async fn resolve(
     target: &ConsulTarget,
     sessions: &[SessionId],
 ) -> Result<Vec<consul::Session>, consul::Error> {
-    if sessions.len() <= ASKED_APART {
+    if sessions.len() <= MOST_SESSIONS_READ_SINGLY {
         match one_by_one(target, sessions).await {
             // One of the sessions is on another node, which our token need not be allowed to read.
             Err(consul::Error::Denied(_)) => {}

@@ -12,7 +12,7 @@ use consul_semaphore::engine::SemaphoreRef;
 
 /// `ConsulSemaphore` in the API server. One that is recreated under the same name is another object.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::controller) struct Object {
+pub(in crate::controller) struct SemaphoreObject {
     pub(in crate::controller) semaphore: SemaphoreRef,
     pub(in crate::controller) uid: Option<String>,
 }
@@ -27,7 +27,7 @@ pub(super) enum DutyDone {
 
 /// Duties that are running.
 #[derive(Default)]
-pub(super) struct Duties(JoinSet<(Object, DutyDone)>);
+pub(super) struct Duties(JoinSet<(SemaphoreObject, DutyDone)>);
 
 impl Duties {
     fn begin(
@@ -72,7 +72,7 @@ impl Duties {
     }
 
     /// Waits until a duty has ended; returns `None` if no duty runs.
-    pub(super) async fn next(&mut self) -> Option<(Object, DutyDone)> {
+    pub(super) async fn next(&mut self) -> Option<(SemaphoreObject, DutyDone)> {
         match self.0.join_next().await? {
             Ok(ended) => Some(ended),
             // A task that panics is a bug, and ends the shell, too. No task is aborted.

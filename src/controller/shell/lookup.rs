@@ -12,12 +12,12 @@ use consul_semaphore::{
 };
 
 /// Lookups of the engine for all queues.
-pub(super) struct Cluster<'a> {
+pub(super) struct EngineStores<'a> {
     index: &'a Index,
     session_manager: &'a SessionManager,
 }
 
-impl<'a> Cluster<'a> {
+impl<'a> EngineStores<'a> {
     pub(super) fn of(context: &'a Context) -> Self {
         Self {
             index: &context.index,
@@ -26,7 +26,7 @@ impl<'a> Cluster<'a> {
     }
 }
 
-impl Stores for Cluster<'_> {
+impl Stores for EngineStores<'_> {
     type Of<'a>
         = OfQueue<'a>
     where

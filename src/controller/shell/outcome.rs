@@ -10,7 +10,7 @@ use crate::{
     controller::{
         Context,
         events::Reason,
-        semaphore::{Need, Obstacle},
+        semaphore::{GrantObstacle, Need},
     },
     telemetry::{SemaphoreLabels, SpanRef},
     workload::Subject,
@@ -375,16 +375,16 @@ impl Emitter<'_> {
         all: bool,
         waits: impl Fn(&Uid) -> bool,
         queues: impl Fn(&Workload) -> Vec<QueueRef>,
-        obstacle: impl Fn(&QueueRef, &Workload) -> Option<Obstacle>,
+        obstacle: impl Fn(&QueueRef, &Workload) -> Option<GrantObstacle>,
     ) {
         let name = self.reference.title();
         let newcomers = self.context.index.newcomers(self.reference);
         self.warn_of_useless_keys(&newcomers);
-        let newcomers = newcomers.iter().map(|tracked| tracked.workload.clone());
+        let workloads = newcomers.iter().map(|tracked| tracked.workload.clone());
         let waiting: Vec<_> = if self.settings.terminating && all {
             self.context.index.all_waiting(self.reference)
         } else {
-            newcomers.collect()
+            workloads.collect()
         };
         // Thousands of workloads may have the same need, so each obstacle is determined once.
         let mut obstacles = BTreeMap::new();
@@ -427,8 +427,9 @@ impl Emitter<'_> {
         if self.settings.key.is_some() {
             return;
         }
-        let useless = newcomers.iter();
-        let useless = useless.filter(|tracked| self.context.index.ignores_key(tracked));
+        let useless = newcomers
+            .iter()
+            .filter(|tracked| self.context.index.ignores_key(tracked));
         for TrackedWorkload { workload, .. } in useless {
             let note = format!(
                 "the annotation {} has no effect: ConsulSemaphore {} is not keyed, and all its workloads share \
@@ -441,13 +442,14 @@ impl Emitter<'_> {
 }
 
 /// Returns what a workload waits for in one queue, and whether somebody must repair something first.
-fn waits_for_one(semaphore: &str, asked: u32, obstacle: Option<&Obstacle>) -> (String, bool) {
+fn waits_for_one(semaphore: &str, asked: u32, obstacle: Option<&GrantObstacle>) -> (String, bool) {
     let slots = match asked {
         1 => "a slot".to_owned(),
         slots => format!("{slots} slots"),
     };
-    let why = obstacle.map(|obstacle| format!(": {}", obstacle.message));
-    let why = why.unwrap_or_default();
+    let why = obstacle
+        .map(|obstacle| format!(": {}", obstacle.message))
+        .unwrap_or_default();
     let note = format!("waiting for {slots} of ConsulSemaphore {semaphore}{why}");
     (note, obstacle.is_some_and(|obstacle| obstacle.needs_repair))
 }
@@ -457,7 +459,7 @@ fn waits_for_one(semaphore: &str, asked: u32, obstacle: Option<&Obstacle>) -> (S
 fn waits_for_several(
     workload: &Workload,
     queues: &[QueueRef],
-    obstacle: impl Fn(&QueueRef, &Workload) -> Option<Obstacle>,
+    obstacle: impl Fn(&QueueRef, &Workload) -> Option<GrantObstacle>,
 ) -> (String, bool) {
     let mut note = format!("waiting for slots of ConsulSemaphores {}", workload.asked());
     let mut needs_repair = false;
@@ -543,13 +545,12 @@ pub(in crate::controller) fn explain_failure(
 
 /// Returns a list of the takers of slots.
 fn listed(by: &[Taker], others: usize) -> String {
-    let by = by.iter().map(|taker| taker.describe(None));
-    let by: Vec<String> = by.collect();
+    let takers: Vec<String> = by.iter().map(|taker| taker.describe(None)).collect();
     let others = match others {
         0 => String::new(),
         others => format!("; and {others} more"),
     };
-    format!("{}{others}", by.join("; by "))
+    format!("{}{others}", takers.join("; by "))
 }
 
 /// Returns why a workload must not wait.
@@ -626,12 +627,12 @@ mod tests {
 
     #[test]
     fn a_note_says_why_one_waits_and_whether_somebody_must_act() {
-        let obstacle = |needs_repair| Obstacle {
+        let obstacle = |needs_repair| GrantObstacle {
             message: "why".to_owned(),
             needs_repair,
         };
         let waits =
-            |asked, obstacle: Option<Obstacle>| waits_for_one("db", asked, obstacle.as_ref());
+            |asked, obstacle: Option<GrantObstacle>| waits_for_one("db", asked, obstacle.as_ref());
         for (asked, why, expected) in [
             (1, None, ("waiting for a slot of ConsulSemaphore db", false)),
             (

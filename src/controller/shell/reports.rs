@@ -9,7 +9,7 @@ use consul_client::clock::Moment;
 use consul_semaphore::engine::SemaphoreRef;
 
 /// Shortest time between two refreshes of the status of a semaphore.
-const INTERVAL: Duration = Duration::from_secs(1);
+const REFRESH_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Semaphores whose status must be refreshed.
 #[derive(Default)]
@@ -23,7 +23,7 @@ impl Reports {
     /// Plans a refresh, because something has changed.
     pub(super) fn changed(&mut self, semaphore: SemaphoreRef) {
         let last = self.last.get(&semaphore);
-        let due = last.map_or(Moment::default(), |last| *last + INTERVAL);
+        let due = last.map_or(Moment::default(), |last| *last + REFRESH_INTERVAL);
         self.due.insert((due, semaphore));
     }
 

@@ -147,8 +147,9 @@ mod tests {
     #[test]
     fn the_ids_are_those_of_the_workload_and_the_session() {
         let (uid, session) = (UID.into(), SESSION.to_owned().into());
-        let waiting = passage(&uid, &session).waiting(at(10), at(20), Vec::new());
-        let waiting = waiting.unwrap();
+        let waiting = passage(&uid, &session)
+            .waiting(at(10), at(20), Vec::new())
+            .unwrap();
         assert_eq!(
             waiting.this.trace,
             0x0123_4567_89ab_cdef_0123_4567_89ab_cdef

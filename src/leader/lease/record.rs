@@ -14,7 +14,7 @@ use consul_client::clock::Moment;
 ///
 /// The record's times come from another machine and mean nothing here. A change of them is the sign of life.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Sighting {
+pub(super) struct LeaseSighting {
     /// The Lease; `None` if it does not exist.
     pub(super) lease: Option<Lease>,
     since: Moment,
@@ -22,7 +22,7 @@ pub(super) struct Sighting {
     first: bool,
 }
 
-impl Sighting {
+impl LeaseSighting {
     /// Returns the state after a read.
     pub(super) fn after(before: Option<Self>, lease: Option<Lease>, now: Moment) -> Self {
         let spec = |lease: &Option<Lease>| lease.as_ref().and_then(|lease| lease.spec.clone());
@@ -156,8 +156,8 @@ mod tests {
         }
     }
 
-    fn first(lease: Option<Lease>, now: Moment) -> Sighting {
-        Sighting::after(None, lease, now)
+    fn first(lease: Option<Lease>, now: Moment) -> LeaseSighting {
+        LeaseSighting::after(None, lease, now)
     }
 
     #[test]
@@ -174,7 +174,7 @@ mod tests {
         // The holder claims to have renewed it long ago, but its clock may be wrong.
         let seen = first(Some(lease("other", 1, 2)), at(100));
         assert_eq!(seen.free_at("me", None, LENGTH), at(120));
-        let seen = Sighting::after(Some(seen), Some(lease("other", 1, 2)), at(110));
+        let seen = LeaseSighting::after(Some(seen), Some(lease("other", 1, 2)), at(110));
         assert_eq!(seen.free_at("me", None, LENGTH), at(120));
     }
 
@@ -183,7 +183,7 @@ mod tests {
         let seen = first(Some(lease("other", 1, 2)), at(100));
         let mut labelled = lease("other", 1, 2);
         labelled.metadata.resource_version = Some("7".to_owned());
-        let seen = Sighting::after(Some(seen), Some(labelled), at(105));
+        let seen = LeaseSighting::after(Some(seen), Some(labelled), at(105));
         assert_eq!(seen.free_at("me", None, LENGTH), at(120));
         let version = seen
             .lease
@@ -194,7 +194,7 @@ mod tests {
             .clone();
         assert_eq!(version.as_deref(), Some("7"), "the next write names it");
         // A renewal by a clock that was set back counts, too.
-        let seen = Sighting::after(Some(seen), Some(lease("other", 1, 1)), at(110));
+        let seen = LeaseSighting::after(Some(seen), Some(lease("other", 1, 1)), at(110));
         assert_eq!(seen.free_at("me", None, LENGTH), at(130));
     }
 
@@ -211,11 +211,11 @@ mod tests {
         let seen = first(Some(lease("me", 1, 2)), at(100));
         assert_eq!(seen.free_at("me", None, LENGTH), Moment::default());
         // Another process with this name renews the Lease, so it is alive, and is not this one.
-        let seen = Sighting::after(Some(seen), Some(lease("me", 1, 3)), at(102));
+        let seen = LeaseSighting::after(Some(seen), Some(lease("me", 1, 3)), at(102));
         assert_eq!(seen.free_at("me", None, LENGTH), at(122));
         // A Lease that appears later belongs to another process, too.
         let seen = first(Some(lease("other", 1, 2)), at(100));
-        let seen = Sighting::after(Some(seen), Some(lease("me", 9, 9)), at(103));
+        let seen = LeaseSighting::after(Some(seen), Some(lease("me", 9, 9)), at(103));
         assert_eq!(seen.free_at("me", None, LENGTH), at(123));
     }
 
@@ -223,7 +223,7 @@ mod tests {
     fn a_lease_whose_acquisition_got_no_answer_is_ours() {
         let seen = first(Some(lease("other", 1, 2)), at(100));
         let claim = time(50);
-        let seen = Sighting::after(Some(seen), Some(lease("me", 50, 50)), at(121));
+        let seen = LeaseSighting::after(Some(seen), Some(lease("me", 50, 50)), at(121));
         assert!(seen.is_held_by("me", Some(&claim)));
         assert_eq!(seen.free_at("me", Some(&claim), LENGTH), Moment::default());
         assert!(!seen.is_held_by("me", Some(&time(51))));
@@ -235,11 +235,11 @@ mod tests {
     fn a_renewal_that_arrives_after_the_lead_was_lost_is_ours() {
         let seen = first(None, at(100));
         let claim = time(50);
-        let ours = Sighting::after(Some(seen), Some(lease("me", 50, 50)), at(101));
+        let ours = LeaseSighting::after(Some(seen), Some(lease("me", 50, 50)), at(101));
         // This replica takes the Lease again, and the abandoned renewal arrives first.
         let again = ours.taken("me", Some(&claim), LENGTH, &time(61)).spec;
         let claim = again.and_then(|spec| spec.acquire_time);
-        let late = Sighting::after(Some(ours), Some(lease("me", 50, 60)), at(112));
+        let late = LeaseSighting::after(Some(ours), Some(lease("me", 50, 60)), at(112));
         assert_eq!(
             late.free_at("me", claim.as_ref(), LENGTH),
             Moment::default()
@@ -262,7 +262,7 @@ mod tests {
             (Some(time(60)), Some(time(60)))
         );
 
-        let seen = Sighting::after(Some(seen), Some(taken), at(1));
+        let seen = LeaseSighting::after(Some(seen), Some(taken), at(1));
         let renewed = seen.renewed(&time(62)).spec.unwrap();
         assert_eq!(
             (renewed.acquire_time, renewed.renew_time),

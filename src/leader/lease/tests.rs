@@ -66,7 +66,7 @@ async fn candidate(lease: Option<Value>) -> (LeaseCandidate, Arc<Numbered>, Stor
         .respond_with(move |request: &Request| answer(&answers, request))
         .mount(&server)
         .await;
-    let settings = Settings {
+    let settings = ElectionSettings {
         mode: Mode::Kubernetes,
         identity: "me".to_owned(),
         namespace: Some("here".to_owned()),
@@ -88,7 +88,7 @@ fn with(left: &str) -> Value {
     })
 }
 
-async fn take(candidate: &mut LeaseCandidate) -> Result<Moment, Failure> {
+async fn take(candidate: &mut LeaseCandidate) -> Result<Moment, LeaseFailure> {
     let seen = candidate.look().await.unwrap().clone();
     candidate.take(&seen).await
 }
@@ -125,7 +125,7 @@ async fn whoever_was_outrun_takes_over_what_the_faster_one_left() {
     other["metadata"]["resourceVersion"] = "2".into();
     *stored.lock() = Some(other);
     let outrun = candidate.take(&seen).await;
-    assert!(matches!(outrun, Err(Failure::Outrun)), "{outrun:?}");
+    assert!(matches!(outrun, Err(LeaseFailure::Outrun)), "{outrun:?}");
     assert_eq!(left(&stored), "b 9");
     take(&mut candidate).await.unwrap();
     assert_eq!(

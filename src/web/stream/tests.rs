@@ -7,7 +7,7 @@ use super::*;
 use crate::{
     auth::reviews_by,
     telemetry::Telemetry,
-    web::{Shared, guard::Guard, picture::Name, places::Places, view::View},
+    web::{Shared, guard::Guard, picture::SemaphoreName, places::Places, view::View},
 };
 use consul_semaphore_api::{ConsulSemaphore, ConsulSemaphoreStatus};
 
@@ -42,7 +42,7 @@ fn put_in(picture: &Shared, namespace: &str, called: &str, held: i32) {
         "status": { "held": held, "holders": [{ "session": "\n\ndata: forged" }] },
     }))
     .unwrap();
-    let name = Name {
+    let name = SemaphoreName {
         namespace: namespace.into(),
         name: called.into(),
     };
@@ -147,8 +147,8 @@ async fn asked(may: impl Fn(&str) -> Option<bool> + Send + Sync + 'static) -> Mo
 async fn look_by(server: &MockServer) -> (Arc<Shared>, BodyDataStream) {
     let guard = Guard::Asks(Box::new(reviews_by(&server.uri())));
     let token = ("x-consul-semaphore-token", "t");
-    let headers = [token].map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap()));
-    let headers = headers.into_iter().collect();
+    let parsed = [token].map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap()));
+    let headers = parsed.into_iter().collect();
     let pass = guard.admit(&headers, &"127.0.0.1".into()).await.ok();
     look_as(guard, pass.unwrap()).await
 }

@@ -10,7 +10,7 @@ use consul_client::Config;
 use consul_semaphore::Prefix;
 
 use super::Cli;
-use crate::inspect::Format;
+use crate::inspect::AnswerFormat;
 
 /// The meaning of the exit code.
 pub(super) const HELP: &str = "\
@@ -24,7 +24,7 @@ Exit code: 0, or
 
 /// What all commands that call Consul need.
 #[derive(Args, Debug)]
-pub(crate) struct Common {
+pub(crate) struct CommonFlags {
     /// What is logged to stderr: a level, or `target=level` pairs joined by commas
     #[arg(long, env = "RUST_LOG", value_name = "FILTER", default_value = "warn", value_parser = filter)]
     pub(crate) log_filter: String,
@@ -33,8 +33,8 @@ pub(crate) struct Common {
     consul: ConsulFlags,
 }
 
-impl Common {
-    /// How to call Consul. Ends the program if that can't be done as the flags say.
+impl CommonFlags {
+    /// Returns the settings for calls to Consul. Ends the program if the flags do not give valid ones.
     pub(crate) fn consul(&self) -> Config {
         let config = self.consul.config::<Cli>();
         config.unwrap_or_else(|error| error.exit())
@@ -43,7 +43,7 @@ impl Common {
 
 /// How the answer is written.
 #[derive(Args, Clone, Copy, Debug)]
-pub(crate) struct Output {
+pub(crate) struct OutputFlags {
     /// The output format, instead of text for people
     #[arg(long, short, value_enum, value_name = "FORMAT")]
     output: Option<Machine>,
@@ -56,57 +56,57 @@ enum Machine {
     Json,
 }
 
-impl Output {
-    /// The format.
-    pub(crate) fn format(self) -> Format {
+impl OutputFlags {
+    /// Returns the format.
+    pub(crate) fn format(self) -> AnswerFormat {
         match self.output {
-            Some(Machine::Json) => Format::Json,
-            None => Format::Text,
+            Some(Machine::Json) => AnswerFormat::Json,
+            None => AnswerFormat::Text,
         }
     }
 }
 
 #[derive(Args, Debug)]
-pub(crate) struct Several {
+pub(crate) struct ListFlags {
     /// Only those at this prefix and below it [default: all that the token may read]
     #[arg(value_name = "PREFIX")]
     pub(crate) below: Option<Prefix>,
 
     #[command(flatten)]
-    pub(crate) output: Output,
+    pub(crate) output: OutputFlags,
 
     #[command(flatten)]
-    pub(crate) common: Common,
+    pub(crate) common: CommonFlags,
 }
 
 #[derive(Args, Debug)]
-pub(crate) struct Watch {
+pub(crate) struct WatchFlags {
     /// The semaphores at this prefix and below it
     #[arg(value_name = "PREFIX")]
     pub(crate) below: Prefix,
 
     #[command(flatten)]
-    pub(crate) output: Output,
+    pub(crate) output: OutputFlags,
 
     #[command(flatten)]
-    pub(crate) common: Common,
+    pub(crate) common: CommonFlags,
 }
 
 #[derive(Args, Debug)]
-pub(crate) struct One {
+pub(crate) struct ShowFlags {
     /// Where the semaphore lives in Consul; with a key, <prefix>/<key>
     #[arg(value_name = "PREFIX")]
     pub(crate) prefix: Prefix,
 
     #[command(flatten)]
-    pub(crate) output: Output,
+    pub(crate) output: OutputFlags,
 
     #[command(flatten)]
-    pub(crate) common: Common,
+    pub(crate) common: CommonFlags,
 }
 
 #[derive(Args, Debug)]
-pub(crate) struct Release {
+pub(crate) struct ReleaseFlags {
     /// Where the semaphore lives in Consul; with a key, <prefix>/<key>
     #[arg(value_name = "PREFIX")]
     pub(crate) prefix: Prefix,
@@ -120,17 +120,17 @@ pub(crate) struct Release {
     pub(crate) yes: bool,
 
     #[command(flatten)]
-    pub(crate) common: Common,
+    pub(crate) common: CommonFlags,
 }
 
 /// The longest id of a session that a lock key may list.
-const LONGEST: usize = 128;
+const LONGEST_SESSION_ID: usize = 128;
 
 fn session(text: &str) -> Result<String, String> {
     let is_plain = text
         .bytes()
         .all(|byte| byte.is_ascii_graphic() && byte != b'/');
-    if (1..=LONGEST).contains(&text.len()) && is_plain {
+    if (1..=LONGEST_SESSION_ID).contains(&text.len()) && is_plain {
         Ok(text.to_owned())
     } else {
         Err("this can't be a session's id".to_owned())
@@ -138,7 +138,7 @@ fn session(text: &str) -> Result<String, String> {
 }
 
 #[derive(Args, Debug)]
-pub(crate) struct Completion {
+pub(crate) struct CompletionFlags {
     /// The shell
     #[arg(value_enum, value_name = "SHELL")]
     pub(crate) shell: clap_complete::Shell,

@@ -9,58 +9,65 @@ use consul_semaphore::{
     windows::{WindowSpec, Windows},
 };
 
-use super::semaphore::{MOST, number, once};
+use super::semaphore::{GREATEST_LIMIT, number, once};
 
 /// The longest text that is read: a schedule, a time zone and the other words are shorter.
-const LONGEST: usize = 256;
+const LONGEST_WINDOW_TEXT: usize = 256;
 
 /// The most windows of a semaphore.
 const MOST_WINDOWS: usize = 20;
 
 /// Text that says what is allowed for a window.
-const WINDOW: &str = "write SCHEDULE,duration=DURATION and, where needed, timeZone=ZONE and limit=N, with commas between \
-                      them, such as \"0 22 * * 1,3,duration=6h,timeZone=Europe/Berlin\". The schedule is the five fields \
-                      of cron, and may have commas of its own";
+const ALLOWED_WINDOW: &str = "write SCHEDULE,duration=DURATION and, where needed, timeZone=ZONE and limit=N, with \
+                              commas between them, such as \"0 22 * * 1,3,duration=6h,timeZone=Europe/Berlin\". The \
+                              schedule is the five fields of cron, and may have commas of its own";
 
 /// Text that says what is allowed for reserved slots.
-const RESERVE: &str = "write SLOTS,minPriority=N, such as 1,minPriority=100";
+const ALLOWED_RESERVE: &str = "write SLOTS,minPriority=N, such as 1,minPriority=100";
 
 /// Reads one window. For clap's `value_parser`.
 ///
 /// # Errors
 /// The window can't be read, or never opens; the error says what is allowed.
 pub(super) fn window(text: &str) -> Result<WindowSpec, String> {
-    if text.len() > LONGEST {
-        return Err(format!("it is longer than {LONGEST} characters: {WINDOW}"));
+    if text.len() > LONGEST_WINDOW_TEXT {
+        return Err(format!(
+            "it is longer than {LONGEST_WINDOW_TEXT} characters: {ALLOWED_WINDOW}"
+        ));
     }
     // No schedule has an equals sign, so its commas are before the first one.
     let (schedule, words) = match text.find('=') {
         Some(equals) => match text[..equals].rfind(',') {
             Some(comma) => (&text[..comma], &text[comma + 1..]),
-            None => return Err(format!("the schedule is missing: {WINDOW}")),
+            None => return Err(format!("the schedule is missing: {ALLOWED_WINDOW}")),
         },
-        None => return Err(format!("duration is missing: {WINDOW}")),
+        None => return Err(format!("duration is missing: {ALLOWED_WINDOW}")),
     };
     let (mut duration, mut time_zone, mut limit) = (None, None, None);
     for part in words.split(',').map(str::trim) {
         let (word, value) = part
             .split_once('=')
-            .ok_or_else(|| format!("{part:?} has no value: {WINDOW}"))?;
+            .ok_or_else(|| format!("{part:?} has no value: {ALLOWED_WINDOW}"))?;
         match word {
-            "duration" => once(&mut duration, word, open_for(value), WINDOW)?,
+            "duration" => once(&mut duration, word, open_for(value), ALLOWED_WINDOW)?,
             "timeZone" => once(
                 &mut time_zone,
                 word,
                 Ok::<_, String>(value.to_owned()),
-                WINDOW,
+                ALLOWED_WINDOW,
             )?,
-            "limit" => once(&mut limit, word, number(value, MOST), WINDOW)?,
-            _ => return Err(format!("{word:?} is unknown: {WINDOW}")),
+            "limit" => once(
+                &mut limit,
+                word,
+                number(value, GREATEST_LIMIT),
+                ALLOWED_WINDOW,
+            )?,
+            _ => return Err(format!("{word:?} is unknown: {ALLOWED_WINDOW}")),
         }
     }
     let window = WindowSpec {
         schedule: schedule.trim().to_owned(),
-        duration: duration.ok_or_else(|| format!("duration is missing: {WINDOW}"))?,
+        duration: duration.ok_or_else(|| format!("duration is missing: {ALLOWED_WINDOW}"))?,
         time_zone,
         limit,
     };
@@ -82,17 +89,19 @@ fn open_for(text: &str) -> Result<Duration, String> {
 /// # Errors
 /// The reserved slots can't be read; the error says what is allowed.
 pub(super) fn reserve(text: &str) -> Result<Reserved, String> {
-    let (slots, priority) = text
+    let (slots, word) = text
         .split_once(',')
-        .ok_or_else(|| format!("minPriority is missing: {RESERVE}"))?;
-    let priority = priority.trim().strip_prefix("minPriority=");
-    let priority = priority.ok_or_else(|| format!("minPriority is missing: {RESERVE}"))?;
-    let min_priority = priority
-        .parse()
-        .map_err(|_error| format!("minPriority: {priority:?} is no whole number: {RESERVE}"))?;
-    let slots = number(slots.trim(), MOST);
+        .ok_or_else(|| format!("minPriority is missing: {ALLOWED_RESERVE}"))?;
+    let priority = word
+        .trim()
+        .strip_prefix("minPriority=")
+        .ok_or_else(|| format!("minPriority is missing: {ALLOWED_RESERVE}"))?;
+    let min_priority = priority.parse().map_err(|_error| {
+        format!("minPriority: {priority:?} is no whole number: {ALLOWED_RESERVE}")
+    })?;
+    let slots = number(slots.trim(), GREATEST_LIMIT);
     Ok(Reserved {
-        slots: slots.map_err(|error| format!("{error}: {RESERVE}"))?,
+        slots: slots.map_err(|error| format!("{error}: {ALLOWED_RESERVE}"))?,
         min_priority,
     })
 }
@@ -151,7 +160,10 @@ mod tests {
 
     #[test]
     fn what_is_not_understood_is_answered_with_what_is_allowed() {
-        let long = format!("0 22 * * *,duration=1h,timeZone={}", "z".repeat(LONGEST));
+        let long = format!(
+            "0 22 * * *,duration=1h,timeZone={}",
+            "z".repeat(LONGEST_WINDOW_TEXT)
+        );
         for (text, expected) in [
             ("", "duration is missing: write SCHEDULE,duration="),
             ("0 22 * * *", "duration is missing: write"),

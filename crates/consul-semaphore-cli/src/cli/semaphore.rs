@@ -9,29 +9,29 @@ use consul_semaphore::{
 };
 
 use super::{
-    Mode,
+    ModeFlag,
     restrictions::{reserve, restrictions, window},
 };
 
 /// The longest text that is read: a prefix, a key and the other words are shorter.
-const LONGEST: usize = 2048;
+const LONGEST_SEMAPHORE_TEXT: usize = 2048;
 
 /// The greatest limit, which is the same as for `--limit`.
-pub(super) const MOST: u32 = 5000;
+pub(super) const GREATEST_LIMIT: u32 = 5000;
 
 /// Text that says what is allowed.
-const ALLOWED: &str = "write prefix=PREFIX,limit=N and, where needed, slots=N, key=KEY, mode=semaphore, mode=mutex or \
-                       mode=rate with period=DURATION, window=(SCHEDULE,duration=DURATION) as for --window, \
-                       reserve=(SLOTS,minPriority=N) as for --reserve, with commas between them";
+const ALLOWED_SEMAPHORE: &str = "write prefix=PREFIX,limit=N and, where needed, slots=N, key=KEY, mode=semaphore, \
+                                 mode=mutex or mode=rate with period=DURATION, window=(SCHEDULE,duration=DURATION) as \
+                                 for --window, reserve=(SLOTS,minPriority=N) as for --reserve, with commas between them";
 
-/// The words that were read so far.
+/// The words of one `--semaphore` that were read so far.
 #[derive(Default)]
-struct Words {
+struct SemaphoreWords {
     prefix: Option<Prefix>,
     limit: Option<u32>,
     slots: Option<u32>,
     key: Option<Key>,
-    mode: Option<Mode>,
+    mode: Option<ModeFlag>,
     period: Option<Period>,
     windows: Vec<WindowSpec>,
     reserve: Option<Reserved>,
@@ -42,44 +42,57 @@ struct Words {
 /// # Errors
 /// The text can't be read; the error says what is allowed.
 pub(super) fn parse(text: &str) -> Result<SlotsOf, String> {
-    if text.len() > LONGEST {
-        return Err(format!("it is longer than {LONGEST} characters: {ALLOWED}"));
+    if text.len() > LONGEST_SEMAPHORE_TEXT {
+        return Err(format!(
+            "it is longer than {LONGEST_SEMAPHORE_TEXT} characters: {ALLOWED_SEMAPHORE}"
+        ));
     }
-    let mut words = Words::default();
+    let mut words = SemaphoreWords::default();
     for part in parts(text).map(str::trim) {
         let (word, value) = part
             .split_once('=')
-            .ok_or_else(|| format!("{part:?} has no value: {ALLOWED}"))?;
+            .ok_or_else(|| format!("{part:?} has no value: {ALLOWED_SEMAPHORE}"))?;
         words.set(word, value)?;
     }
     words.semaphore()
 }
 
-impl Words {
+impl SemaphoreWords {
     fn set(&mut self, word: &str, value: &str) -> Result<(), String> {
         match word {
-            "prefix" => once(&mut self.prefix, word, value.parse(), ALLOWED),
-            "limit" => once(&mut self.limit, word, number(value, MOST), ALLOWED),
-            "slots" => once(&mut self.slots, word, number(value, MOST_SLOTS), ALLOWED),
-            "key" => once(&mut self.key, word, value.parse(), ALLOWED),
-            "mode" => once(&mut self.mode, word, mode(value), ALLOWED),
-            "period" => once(&mut self.period, word, value.parse(), ALLOWED),
+            "prefix" => once(&mut self.prefix, word, value.parse(), ALLOWED_SEMAPHORE),
+            "limit" => once(
+                &mut self.limit,
+                word,
+                number(value, GREATEST_LIMIT),
+                ALLOWED_SEMAPHORE,
+            ),
+            "slots" => once(
+                &mut self.slots,
+                word,
+                number(value, MOST_SLOTS),
+                ALLOWED_SEMAPHORE,
+            ),
+            "key" => once(&mut self.key, word, value.parse(), ALLOWED_SEMAPHORE),
+            "mode" => once(&mut self.mode, word, mode(value), ALLOWED_SEMAPHORE),
+            "period" => once(&mut self.period, word, value.parse(), ALLOWED_SEMAPHORE),
             "window" => {
-                let window = bracketed(word, value).and_then(window);
-                let window = window.map_err(|error| format!("{word}: {error}"))?;
+                let window = bracketed(word, value)
+                    .and_then(window)
+                    .map_err(|error| format!("{word}: {error}"))?;
                 self.windows.push(window);
                 Ok(())
             }
             "reserve" => {
                 let reserved = bracketed(word, value).and_then(reserve);
-                once(&mut self.reserve, word, reserved, ALLOWED)
+                once(&mut self.reserve, word, reserved, ALLOWED_SEMAPHORE)
             }
-            _ => Err(format!("{word:?} is unknown: {ALLOWED}")),
+            _ => Err(format!("{word:?} is unknown: {ALLOWED_SEMAPHORE}")),
         }
     }
 
     fn semaphore(self) -> Result<SlotsOf, String> {
-        let missing = |word: &str| format!("{word} is missing: {ALLOWED}");
+        let missing = |word: &str| format!("{word} is missing: {ALLOWED_SEMAPHORE}");
         let (mode, period) = self.mode.unwrap_or_default().stored(self.period)?;
         let limit = self.limit.ok_or_else(|| missing("limit"))?;
         Ok(SlotsOf {
@@ -117,7 +130,7 @@ fn bracketed<'a>(word: &str, text: &'a str) -> Result<&'a str, String> {
     let inside = text
         .strip_prefix('(')
         .and_then(|text| text.strip_suffix(')'));
-    inside.ok_or_else(|| format!("put it in brackets, {word}=(...): {ALLOWED}"))
+    inside.ok_or_else(|| format!("put it in brackets, {word}=(...): {ALLOWED_SEMAPHORE}"))
 }
 
 /// Returns the prefix of a semaphore, or of one key of a semaphore.
@@ -144,13 +157,14 @@ pub(super) fn once<T, E: Display>(
 }
 
 pub(super) fn number(text: &str, most: u32) -> Result<u32, String> {
-    let number = u32::from_str(text).ok();
-    let number = number.filter(|number| (1..=most).contains(number));
-    number.ok_or_else(|| format!("{text:?} is no number from 1 to {most}"))
+    u32::from_str(text)
+        .ok()
+        .filter(|number| (1..=most).contains(number))
+        .ok_or_else(|| format!("{text:?} is no number from 1 to {most}"))
 }
 
-fn mode(text: &str) -> Result<Mode, String> {
-    let read = Mode::from_str(text, false);
+fn mode(text: &str) -> Result<ModeFlag, String> {
+    let read = ModeFlag::from_str(text, false);
     read.map_err(|_| format!("{text:?} is neither semaphore, mutex nor rate"))
 }
 
@@ -233,7 +247,10 @@ mod tests {
 
     #[test]
     fn what_is_not_understood_is_answered_with_what_is_allowed() {
-        let long = format!("prefix=a,limit=1,key={}", "k".repeat(LONGEST));
+        let long = format!(
+            "prefix=a,limit=1,key={}",
+            "k".repeat(LONGEST_SEMAPHORE_TEXT)
+        );
         let longest = format!("prefix={},key=k,limit=1", "p".repeat(Prefix::MAX_LENGTH));
         for (text, expected) in [
             ("", "has no value: write prefix=PREFIX,limit=N"),
@@ -271,7 +288,7 @@ mod tests {
         #[test]
         fn any_text_is_read_or_refused_in_few_words(text in hostile::text()) {
             if let Err(said) = parse(&text) {
-                prop_assert!(said.len() < 12 * LONGEST);
+                prop_assert!(said.len() < 12 * LONGEST_SEMAPHORE_TEXT);
             }
         }
 
@@ -283,7 +300,7 @@ mod tests {
         ) {
             if let Ok(read) = parse(&format!("prefix={prefix},limit={limit},slots={slots}")) {
                 prop_assert_eq!(read.prefix.as_str(), prefix);
-                prop_assert!((1..=MOST).contains(&read.limit));
+                prop_assert!((1..=GREATEST_LIMIT).contains(&read.limit));
                 prop_assert!((1..=MOST_SLOTS).contains(&read.slots.get()));
             }
         }

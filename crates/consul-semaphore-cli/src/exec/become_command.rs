@@ -17,11 +17,11 @@ use clap::Args;
 use rustix::process::{Signal, set_parent_process_death_signal};
 
 /// The most bytes of [`Variables`]: a new socket takes so many at once, so nobody waits for its reader.
-pub(super) const MOST: usize = 4096;
+pub(super) const LONGEST_VARIABLES: usize = 4096;
 
 /// The exit code of what was started ahead and is not used. Nobody is told why: the command is started anew if there
 /// are slots, and then that says what is wrong.
-pub(super) const UNUSED: u8 = 1;
+pub(super) const EXIT_UNUSED: u8 = 1;
 
 /// Variables of the command's environment, each with its value, or to be removed.
 pub(super) type Variables = Vec<(String, Option<String>)>;
@@ -46,7 +46,7 @@ pub(crate) struct Become {
 }
 
 impl Become {
-    /// What starts this, even if another file is at this program's path by now.
+    /// Returns the command that starts this program again, even if another file is at its path by now.
     pub(super) fn command(&self) -> Command {
         let mut starts = Command::new("/proc/self/exe");
         starts.arg("become");
@@ -72,7 +72,7 @@ impl Become {
         let variables = match self.await_slots() {
             Ok(Some(variables)) => variables,
             Err(error) if self.slots.is_none() => return Err(error),
-            Ok(None) | Err(_) => return Ok(UNUSED),
+            Ok(None) | Err(_) => return Ok(EXIT_UNUSED),
         };
         let Some((program, arguments)) = self.command.split_first() else {
             return Err(io::ErrorKind::InvalidInput.into());
@@ -114,7 +114,7 @@ pub(super) fn socket(name: &str) -> io::Result<SocketAddr> {
 /// Waits for the names of the slots; `None` if there will be none.
 fn read(slots: &str) -> io::Result<Option<Variables>> {
     let mut named = Vec::new();
-    let most = u64::try_from(MOST).unwrap_or(u64::MAX);
+    let most = u64::try_from(LONGEST_VARIABLES).unwrap_or(u64::MAX);
     BufReader::new(UnixStream::connect_addr(&socket(slots)?)?)
         .take(most)
         .read_until(b'\n', &mut named)?;

@@ -10,10 +10,10 @@ use consul_semaphore::{
 use rustix::process::Signal;
 
 /// The exit code for a lost slot.
-pub(super) const LOST: u8 = 79;
+pub(super) const EXIT_SLOT_LOST: u8 = 79;
 
 /// The exit code for a problem of this machine.
-pub(crate) const MACHINE: u8 = 71;
+pub(crate) const EXIT_MACHINE: u8 = 71;
 
 /// Advice about a token that Consul does not know.
 pub(crate) const UNKNOWN_TOKEN: &str = ". Consul does not know the token: it was deleted, has expired, or belongs to \
@@ -22,7 +22,7 @@ pub(crate) const UNKNOWN_TOKEN: &str = ". Consul does not know the token: it was
 /// Reason why a command did not run to its own end. The exit codes are those of sysexits.h, where it has a fitting
 /// one.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Failure {
+pub(crate) enum ExecFailure {
     /// No slot could be taken.
     #[error("{0}{advice}", advice = advice(.0))]
     NoSlot(#[from] AcquireError),
@@ -48,12 +48,12 @@ pub(crate) enum Failure {
     System(io::Error),
 }
 
-impl Failure {
+impl ExecFailure {
     /// Returns the exit code.
     pub(crate) fn code(&self) -> u8 {
         match self {
             Self::NoSlot(AcquireError::Unreachable(_)) => 69,
-            Self::System(_) => MACHINE,
+            Self::System(_) => EXIT_MACHINE,
             Self::NoSlot(AcquireError::Taken(_)) => 75,
             Self::NoSlot(
                 AcquireError::Refused(consul::Error::AnswerTooLarge(_))
@@ -63,7 +63,7 @@ impl Failure {
             )
             | Self::Config(_) => 78,
             Self::NoSlot(AcquireError::Refused(_)) => 77,
-            Self::Lost(_) => LOST,
+            Self::Lost(_) => EXIT_SLOT_LOST,
             // timeout(1) uses the same exit code.
             Self::OutOfPatience { .. } => 124,
             Self::Interrupted(signal) => u8::try_from(128 + signal.as_raw()).unwrap_or(u8::MAX),
@@ -127,7 +127,7 @@ mod tests {
     #[test]
     fn too_much_below_a_prefix_has_the_exit_code_of_the_commands_that_inspect_it() {
         let large = consul::Error::AnswerTooLarge(16 << 20);
-        let failure = Failure::from(AcquireError::Refused(large));
+        let failure = ExecFailure::from(AcquireError::Refused(large));
         assert_eq!(failure.code(), 78);
         assert!(failure.to_string().contains("another prefix"), "{failure}");
     }

@@ -13,14 +13,14 @@ use tokio::{
 };
 
 use super::{
-    become_command::{Become, UNUSED, ends_with},
+    become_command::{Become, EXIT_UNUSED, ends_with},
     process::code,
     signals,
 };
 
 /// Signal with which the kernel reports the death of this program. If somebody sends the signal to the whole process
 /// group, the command receives it too, but the signal has no effect there.
-const DEATH: Signal = Signal::URG;
+const PARENT_DEATH_SIGNAL: Signal = Signal::URG;
 
 /// Runs a command and returns its exit code. The process to end with must be the parent. If the parent dies first,
 /// this function kills the whole process group that this process leads. The caller must be on the process's main
@@ -31,7 +31,7 @@ const DEATH: Signal = Signal::URG;
 pub(crate) async fn guard(guarded: &Become) -> io::Result<u8> {
     let of = guarded.of.ok_or(io::ErrorKind::InvalidInput)?;
     let (mut child, mut death) = match start(of, guarded) {
-        Err(_) if guarded.slots.is_some() => return Ok(UNUSED),
+        Err(_) if guarded.slots.is_some() => return Ok(EXIT_UNUSED),
         started => started?,
     };
     loop {
@@ -50,8 +50,8 @@ fn start(of: u32, guarded: &Become) -> io::Result<(Child, unix::Signal)> {
         return Err(io::Error::other("a guard leads a process group"));
     }
     signals::collect_exit_codes()?;
-    let death = signal(SignalKind::from_raw(DEATH.as_raw()))?;
-    set_parent_process_death_signal(Some(DEATH))?;
+    let death = signal(SignalKind::from_raw(PARENT_DEATH_SIGNAL.as_raw()))?;
+    set_parent_process_death_signal(Some(PARENT_DEATH_SIGNAL))?;
     ends_with(of)?;
     let starts = Become {
         of: Some(std::process::id()),

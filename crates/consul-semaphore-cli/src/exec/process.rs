@@ -25,28 +25,28 @@ use rustix::{
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::{
-    become_command::{Become, MOST, Variables, set_variables, socket},
+    become_command::{Become, LONGEST_VARIABLES, Variables, set_variables, socket},
     signals::ends,
 };
 use consul_semaphore::{Sequencer, plan};
 
 /// Interval between checks whether a group that is ending has ended.
-const LOOK: Duration = Duration::from_millis(50);
+const GROUP_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Time after a kill in which the program checks whether the group is gone. Processes whose exit code nobody collects
 /// may remain even after that.
-const KILLED: Duration = Duration::from_secs(1);
+const GONE_AFTER_KILL: Duration = Duration::from_secs(1);
 
 /// Environment variable that names all slots of a command that has several.
-const SLOTS: &str = "CONSUL_SEMAPHORE_SLOTS";
+const SLOTS_VARIABLE: &str = "CONSUL_SEMAPHORE_SLOTS";
 
 /// Time that a process started ahead may take to become ready once slots are granted, and the interval of the checks.
 /// A replacement would not be ready sooner, unless the first process was stopped.
-const READY: Duration = Duration::from_secs(2);
-const READY_LOOK: Duration = Duration::from_millis(1);
+const READY_TIMEOUT: Duration = Duration::from_secs(2);
+const READY_CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
-/// Description of the process to start.
-pub(super) struct Start<'a> {
+/// The command to start, and how it is started.
+pub(super) struct CommandLaunch<'a> {
     /// The command and its arguments.
     pub(super) command: &'a [OsString],
     /// Environment variables that the command does not get.
@@ -58,7 +58,7 @@ pub(super) struct Start<'a> {
 }
 
 /// A running command.
-pub(super) struct Process {
+pub(super) struct CommandProcess {
     /// Child process: the command, or its guard.
     child: tokio::process::Child,
     id: Pid,
@@ -71,30 +71,30 @@ pub(super) struct Process {
 
 /// A process that becomes the command once it is given slots. The process ends if this program ends before that.
 pub(super) struct Prepared {
-    process: Process,
+    process: CommandProcess,
     /// Socket to which the process connects to read its slots.
     slots: UnixListener,
 }
 
 impl Prepared {
     /// Starts the process without slots.
-    pub(super) fn start(start: &Start<'_>) -> io::Result<Self> {
+    pub(super) fn start(start: &CommandLaunch<'_>) -> io::Result<Self> {
         // The process connects by name, because the command would inherit an open socket, and because no other
         // process may open the files that this process has open.
         let name = format!("consul-semaphore-exec-{:032x}", fastrand::u128(..));
         let slots = UnixListener::bind_addr(&socket(&name)?)?;
         slots.set_nonblocking(true)?;
-        let process = Process::spawn(start, Some(&name), &Variables::new())?;
+        let process = CommandProcess::spawn(start, Some(&name), &Variables::new())?;
         Ok(Self { process, slots })
     }
 
     /// Gives the process the slots to run in. Returns `None` if that is not possible; the process then does not
     /// become the command.
-    pub(super) async fn run(mut self, slots: &plan::Start) -> Option<Process> {
+    pub(super) async fn run(mut self, slots: &plan::Start) -> Option<CommandProcess> {
         let mut named = serde_json::to_vec(&variables(slots)).ok()?;
         named.push(b'\n');
-        let until = Instant::now() + READY;
-        while named.len() <= MOST
+        let until = Instant::now() + READY_TIMEOUT;
+        while named.len() <= LONGEST_VARIABLES
             && matches!(self.process.child.try_wait(), Ok(None))
             && Instant::now() < until
         {
@@ -106,7 +106,7 @@ impl Prepared {
                     break;
                 }
                 // Another user's process has connected, or no process has connected yet.
-                Ok(_) | Err(_) => sleep(READY_LOOK).await,
+                Ok(_) | Err(_) => sleep(READY_CHECK_INTERVAL).await,
             }
         }
         self.process.signal(Signal::KILL);
@@ -120,14 +120,18 @@ fn is_of_this_user(stream: &UnixStream) -> bool {
     socket_peercred(stream).is_ok_and(|peer| peer.uid == geteuid())
 }
 
-impl Process {
+impl CommandProcess {
     /// Starts the process with the slots in its environment.
-    pub(super) fn start(start: &Start<'_>, slots: &plan::Start) -> io::Result<Self> {
+    pub(super) fn start(start: &CommandLaunch<'_>, slots: &plan::Start) -> io::Result<Self> {
         Self::spawn(start, None, &variables(slots))
     }
 
-    fn spawn(start: &Start<'_>, slots: Option<&str>, variables: &Variables) -> io::Result<Self> {
-        let Start {
+    fn spawn(
+        start: &CommandLaunch<'_>,
+        slots: Option<&str>,
+        variables: &Variables,
+    ) -> io::Result<Self> {
+        let CommandLaunch {
             command,
             withheld,
             foreground,
@@ -150,11 +154,14 @@ impl Process {
             starts.process_group(0);
         }
         let child = tokio::process::Command::from(starts).spawn()?;
-        let id = child.id().and_then(|id| i32::try_from(id).ok());
-        let id = id.and_then(Pid::from_raw);
+        let id = child
+            .id()
+            .and_then(|id| i32::try_from(id).ok())
+            .and_then(Pid::from_raw)
+            .ok_or_else(|| io::Error::other("the command has no id"))?;
         Ok(Self {
             child,
-            id: id.ok_or_else(|| io::Error::other("the command has no id"))?,
+            id,
             leads: !foreground,
             guards,
         })
@@ -209,14 +216,14 @@ impl Process {
         self.signal(Signal::KILL);
         let code = self.ended().await;
         // The guard may be gone before the command is.
-        let _ = timeout_at(until + KILLED, self.is_gone()).await;
+        let _ = timeout_at(until + GONE_AFTER_KILL, self.is_gone()).await;
         code
     }
 
     /// Waits until no process of the group is left.
     async fn is_gone(&self) {
         while self.leads && test_kill_process_group(self.id).is_ok() {
-            sleep(LOOK).await;
+            sleep(GROUP_CHECK_INTERVAL).await;
         }
     }
 
@@ -247,10 +254,13 @@ fn variables(slots: &plan::Start) -> Variables {
             "CONSUL_SEMAPHORE_FENCING_TOKEN",
             slot.fencing_token().to_string(),
         ),
-    ];
-    let first = first.map(|(name, value)| (name.to_owned(), Some(value)));
+    ]
+    .map(|(name, value)| (name.to_owned(), Some(value)));
     let all = several.then(|| Sequencer::list(slots));
-    first.into_iter().chain([(SLOTS.to_owned(), all)]).collect()
+    first
+        .into_iter()
+        .chain([(SLOTS_VARIABLE.to_owned(), all)])
+        .collect()
 }
 
 /// Returns the exit code of a process as shells report it.
@@ -270,8 +280,8 @@ fn is_at_terminal() -> bool {
 /// Reads from a line of `proc_pid_stat(5)` whether the process is in the foreground of its terminal. The fields after
 /// the name are state, parent, group, session, terminal and the terminal's group; the name may contain anything.
 fn in_foreground(stat: &str) -> bool {
-    let fields = stat.rsplit_once(')').map(|(_, fields)| fields);
-    let mut fields = fields.unwrap_or_default().split_whitespace().skip(2);
+    let after_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+    let mut fields = after_name.split_whitespace().skip(2);
     let (group, of_terminal) = (fields.next(), fields.nth(2));
     group.is_some() && group == of_terminal
 }

@@ -19,7 +19,7 @@ const PASSED_ON: [Signal; 6] = [
 ];
 
 /// Number of signals that may wait to be passed on.
-const QUEUE: usize = 16;
+const QUEUED_SIGNALS: usize = 16;
 
 /// Queue of the received signals.
 pub(super) struct Signals(mpsc::Receiver<Signal>);
@@ -28,7 +28,7 @@ impl Signals {
     /// Starts to receive signals. Signals that this program was started to ignore, as nohup does, stay ignored.
     /// SIGTSTP does not stop this process, because it must renew the session.
     pub(super) fn listen() -> io::Result<Self> {
-        let (sender, receiver) = mpsc::channel(QUEUE);
+        let (sender, receiver) = mpsc::channel(QUEUED_SIGNALS);
         for heard in heeded().chain([Signal::TSTP]) {
             let mut stream = stream(heard)?;
             let sender = sender.clone();

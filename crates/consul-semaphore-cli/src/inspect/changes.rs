@@ -9,12 +9,12 @@ use consul_client::SessionId;
 use consul_semaphore::Prefix;
 use serde::Serialize;
 
-use super::seen::{Contender, Holder, Semaphore, Waiter};
+use super::seen::{SeenContender, SeenHolder, SeenSemaphore, SeenWaiter};
 
 /// Kind of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum What {
+pub(super) enum ChangeKind {
     /// The limit has changed, or was written for the first time.
     Limit,
     /// The lock key has become unreadable: nobody can say what happens until it can be read again.
@@ -40,12 +40,12 @@ pub(super) enum What {
 /// Change of a semaphore.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Change<'a> {
+pub(super) struct SemaphoreChange<'a> {
     prefix: &'a Prefix,
     #[serde(rename = "change")]
-    what: What,
+    what: ChangeKind,
     #[serde(flatten)]
-    contender: Option<&'a Contender>,
+    contender: Option<&'a SeenContender>,
     #[serde(skip_serializing_if = "Option::is_none")]
     fencing_token: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -54,19 +54,19 @@ pub(super) struct Change<'a> {
     problem: Option<&'a str>,
 }
 
-impl Display for Change<'_> {
+impl Display for SemaphoreChange<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let what = match self.what {
-            What::Limit => "limit",
-            What::Unreadable => "unreadable",
-            What::Unused => "unused",
-            What::Held => "held",
-            What::Granted => "granted",
-            What::Released => "released",
-            What::Dead => "dead",
-            What::Pruned => "pruned",
-            What::Waiting => "waiting",
-            What::Left => "left",
+            ChangeKind::Limit => "limit",
+            ChangeKind::Unreadable => "unreadable",
+            ChangeKind::Unused => "unused",
+            ChangeKind::Held => "held",
+            ChangeKind::Granted => "granted",
+            ChangeKind::Released => "released",
+            ChangeKind::Dead => "dead",
+            ChangeKind::Pruned => "pruned",
+            ChangeKind::Waiting => "waiting",
+            ChangeKind::Left => "left",
         };
         write!(f, "{} {what}", self.prefix)?;
         if let Some(limit) = self.limit {
@@ -90,14 +90,14 @@ impl Display for Change<'_> {
 /// Returns the changes between two readings, in the order in which they must have happened: slots become free before
 /// they are granted. `first` means that nothing was known before.
 pub(super) fn between<'a>(
-    before: Option<&'a Semaphore>,
-    after: Option<&'a Semaphore>,
+    before: Option<&'a SeenSemaphore>,
+    after: Option<&'a SeenSemaphore>,
     first: bool,
-) -> Vec<Change<'a>> {
+) -> Vec<SemaphoreChange<'a>> {
     let Some(prefix) = after.or(before).map(|semaphore| &semaphore.summary.prefix) else {
         return Vec::new();
     };
-    let change = |what, contender| Change {
+    let change = |what, contender| SemaphoreChange {
         prefix,
         what,
         contender,
@@ -105,13 +105,13 @@ pub(super) fn between<'a>(
         limit: None,
         problem: None,
     };
-    let limit = |of: Option<&Semaphore>| of.and_then(|semaphore| semaphore.summary.limit);
-    let unreadable = |of: Option<&Semaphore>| of.is_some_and(Semaphore::is_unreadable);
+    let limit = |of: Option<&SeenSemaphore>| of.and_then(|semaphore| semaphore.summary.limit);
+    let unreadable = |of: Option<&SeenSemaphore>| of.is_some_and(SeenSemaphore::is_unreadable);
     if let Some(after) = after.filter(|after| after.is_unreadable()) {
         let problem = after.summary.problem.as_deref();
-        let news = (!unreadable(before)).then(|| Change {
+        let news = (!unreadable(before)).then(|| SemaphoreChange {
             problem,
-            ..change(What::Unreadable, None)
+            ..change(ChangeKind::Unreadable, None)
         });
         return news.into_iter().collect();
     }
@@ -123,16 +123,16 @@ pub(super) fn between<'a>(
     let (limit_before, limit_after) = (limit(before), limit(after));
     // A limit is also reported when the lock key becomes readable again.
     if limit_after.is_some() && (limit_after != limit_before || unreadable(before)) {
-        changes.push(Change {
+        changes.push(SemaphoreChange {
             limit: limit_after,
-            ..change(What::Limit, None)
+            ..change(ChangeKind::Limit, None)
         });
     }
     for (session, holder) in &old {
         let what = match new.get(session) {
-            None if holder.dead => What::Pruned,
-            None => What::Released,
-            Some(now) if now.dead && !holder.dead => What::Dead,
+            None if holder.dead => ChangeKind::Pruned,
+            None => ChangeKind::Released,
+            Some(now) if now.dead && !holder.dead => ChangeKind::Dead,
             Some(_) => continue,
         };
         changes.push(change(what, Some(&holder.contender)));
@@ -140,38 +140,40 @@ pub(super) fn between<'a>(
     let left = waited
         .iter()
         .filter(|(session, _)| !waits.contains_key(*session) && !new.contains_key(*session));
-    changes.extend(left.map(|(_, waiter)| change(What::Left, Some(&waiter.contender))));
+    changes.extend(left.map(|(_, waiter)| change(ChangeKind::Left, Some(&waiter.contender))));
     // New holders are reported in the order of the reading.
     let came = after.into_iter().flat_map(|semaphore| &semaphore.holders);
     for holder in came.filter(|holder| !old.contains_key(&holder.contender.session)) {
         let what = match (holder.dead, first) {
-            (true, _) => What::Dead,
-            (false, true) => What::Held,
-            (false, false) => What::Granted,
+            (true, _) => ChangeKind::Dead,
+            (false, true) => ChangeKind::Held,
+            (false, false) => ChangeKind::Granted,
         };
-        changes.push(Change {
+        changes.push(SemaphoreChange {
             fencing_token: holder.fencing_token,
             ..change(what, Some(&holder.contender))
         });
     }
-    let came = after.into_iter().flat_map(|semaphore| &semaphore.waiters);
-    let came = came.filter(|waiter| !waited.contains_key(&waiter.contender.session));
-    changes.extend(came.map(|waiter| change(What::Waiting, Some(&waiter.contender))));
+    let joined = after
+        .into_iter()
+        .flat_map(|semaphore| &semaphore.waiters)
+        .filter(|waiter| !waited.contains_key(&waiter.contender.session));
+    changes.extend(joined.map(|waiter| change(ChangeKind::Waiting, Some(&waiter.contender))));
     let was_used = limit_before.is_some() || unreadable(before);
     if was_used && limit_after.is_none() && waits.is_empty() {
-        changes.push(change(What::Unused, None));
+        changes.push(change(ChangeKind::Unused, None));
     }
     changes
 }
 
-fn holders(of: Option<&Semaphore>) -> BTreeMap<&SessionId, &Holder> {
+fn holders(of: Option<&SeenSemaphore>) -> BTreeMap<&SessionId, &SeenHolder> {
     let holders = of.into_iter().flat_map(|semaphore| &semaphore.holders);
     holders
         .map(|holder| (&holder.contender.session, holder))
         .collect()
 }
 
-fn waiters(of: Option<&Semaphore>) -> BTreeMap<&SessionId, &Waiter> {
+fn waiters(of: Option<&SeenSemaphore>) -> BTreeMap<&SessionId, &SeenWaiter> {
     let waiters = of.into_iter().flat_map(|semaphore| &semaphore.waiters);
     waiters
         .map(|waiter| (&waiter.contender.session, waiter))
@@ -184,7 +186,7 @@ mod tests {
     use consul_semaphore::{Reading, lock::SEMAPHORE_FLAGS};
 
     use super::*;
-    use crate::inspect::names::Names;
+    use crate::inspect::names::SessionNames;
 
     const A: &str = "aaaaaaaa-0000-4000-8000-000000000000";
     const B: &str = "bbbbbbbb-0000-4000-8000-000000000000";
@@ -202,7 +204,7 @@ mod tests {
     }
 
     /// Returns a semaphore with these holders in its body and these live contenders.
-    fn semaphore(limit: u32, holders: &[&str], alive: &[&str]) -> Semaphore {
+    fn semaphore(limit: u32, holders: &[&str], alive: &[&str]) -> SeenSemaphore {
         let holders: Vec<_> = holders
             .iter()
             .map(|holder| format!("\"{holder}\":true"))
@@ -223,14 +225,14 @@ mod tests {
             sent: Moment::now(),
             reset: false,
         };
-        Semaphore::of(
+        SeenSemaphore::of(
             &Reading::found("p".parse().unwrap(), listing),
-            &Names::default(),
+            &SessionNames::default(),
         )
     }
 
     #[track_caller]
-    fn says(before: &Semaphore, after: &Semaphore, expected: &[&str]) {
+    fn says(before: &SeenSemaphore, after: &SeenSemaphore, expected: &[&str]) {
         let changes = between(Some(before), Some(after), false);
         let said: Vec<_> = changes.iter().map(ToString::to_string).collect();
         let expected: Vec<_> = expected.iter().map(|words| format!("p {words}")).collect();
@@ -262,9 +264,9 @@ mod tests {
                 sent: Moment::now(),
                 reset: false,
             };
-            Semaphore::of(
+            SeenSemaphore::of(
                 &Reading::found("p".parse().unwrap(), listing),
-                &Names::default(),
+                &SessionNames::default(),
             )
         };
         let mut unreadable = junk();

@@ -5,16 +5,16 @@ use std::io;
 use consul_client::{self as consul, text::one_line};
 use consul_semaphore::Prefix;
 
-use crate::exec::{MACHINE, UNKNOWN_TOKEN};
+use crate::exec::{EXIT_MACHINE, UNKNOWN_TOKEN};
 
 /// Largest part of a message from Consul that is repeated, in characters.
-const SHOWN: usize = 600;
+const LONGEST_SHOWN_MESSAGE: usize = 600;
 
-/// Failure of a command. The exit codes are those of `exec`.
+/// Failure of a command that shows or releases slots. The exit codes are those of `exec`.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Failure {
+pub(crate) enum InspectFailure {
     /// Consul refuses the request or does not answer.
-    #[error("{}{}", one_line(&.0.to_string(), SHOWN), advice(.0))]
+    #[error("{}{}", one_line(&.0.to_string(), LONGEST_SHOWN_MESSAGE), advice(.0))]
     Consul(#[from] consul::Error),
     /// The settings for Consul are wrong.
     #[error(transparent)]
@@ -35,7 +35,7 @@ pub(crate) enum Failure {
     System(io::Error),
 }
 
-impl Failure {
+impl InspectFailure {
     /// Returns the exit code.
     pub(crate) fn code(&self) -> u8 {
         match self {
@@ -45,7 +45,7 @@ impl Failure {
             }
             Self::Consul(_) => 77,
             Self::NotReleased(_) => 1,
-            Self::Output(_) | Self::System(_) => MACHINE,
+            Self::Output(_) | Self::System(_) => EXIT_MACHINE,
         }
     }
 }
@@ -85,14 +85,18 @@ mod tests {
                 78,
                 "a longer prefix",
             ),
-            (Failure::Nobody("a/b".parse().unwrap()), 78, "list"),
-            (Failure::NotReleased("no".to_owned()), 1, "not released"),
+            (InspectFailure::Nobody("a/b".parse().unwrap()), 78, "list"),
+            (
+                InspectFailure::NotReleased("no".to_owned()),
+                1,
+                "not released",
+            ),
         ] {
-            let failure: Failure = failure;
+            let failure: InspectFailure = failure;
             assert_eq!(failure.code(), code, "{failure}");
             assert!(failure.to_string().contains(words), "{failure}");
         }
-        let forged = Failure::from(denied("a\n\u{1b}[2Jb"));
+        let forged = InspectFailure::from(denied("a\n\u{1b}[2Jb"));
         assert!(!forged.to_string().contains(char::is_control));
     }
 }

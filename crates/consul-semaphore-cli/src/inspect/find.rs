@@ -5,24 +5,24 @@ use consul_client::{self as consul, Client, Listing, clock::Moment};
 use consul_semaphore::{Prefix, Reading};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 
-use super::{failure::Failure, names::Names, seen::Semaphore};
+use super::{failure::InspectFailure, names::SessionNames, seen::SeenSemaphore};
 
 /// Largest number of semaphores that are listed.
-const MOST: usize = 5000;
+const MOST_LISTED: usize = 5000;
 
 /// Number of semaphores that are read at once.
-const AT_ONCE: usize = 4;
+const READS_AT_ONCE: usize = 4;
 
 /// Number of prefixes that a note names.
-const NAMED: usize = 5;
+const NAMED_PREFIXES: usize = 5;
 
 /// Ending of every lock key.
-const LOCK: &str = "/.lock";
+const LOCK_SUFFIX: &str = "/.lock";
 
 /// Semaphores that were found, and what is missing.
-pub(super) struct Found {
+pub(super) struct FoundSemaphores {
     /// Semaphores in the order of their prefixes, without the names of holders and waiting contenders.
-    pub(super) all: Vec<Semaphore>,
+    pub(super) all: Vec<SeenSemaphore>,
     /// Notes for people about what is missing in the list.
     pub(super) notes: Vec<String>,
 }
@@ -31,30 +31,41 @@ pub(super) struct Found {
 ///
 /// # Errors
 /// Consul can't be asked or refuses the request.
-pub(super) async fn find(client: &Client, below: Option<&Prefix>) -> Result<Found, Failure> {
+pub(super) async fn find(
+    client: &Client,
+    below: Option<&Prefix>,
+) -> Result<FoundSemaphores, InspectFailure> {
     let folder = below.map_or_else(String::new, Prefix::folder);
-    let keys = client.keys(&folder, LOCK).await?;
-    let names = keys.keys.iter().filter_map(|key| key.strip_suffix(LOCK));
+    let keys = client.keys(&folder, LOCK_SUFFIX).await?;
+    let names = keys
+        .keys
+        .iter()
+        .filter_map(|key| key.strip_suffix(LOCK_SUFFIX));
     let mut prefixes: Vec<Prefix> = names.filter_map(|name| name.parse().ok()).collect();
     let unusable = keys.keys.len() - prefixes.len();
-    let more = prefixes.len().saturating_sub(MOST);
-    prefixes.truncate(MOST);
-    let notes = [
+    let more = prefixes.len().saturating_sub(MOST_LISTED);
+    prefixes.truncate(MOST_LISTED);
+    let mut notes: Vec<String> = [
         (!keys.complete)
             .then(|| "the token may not read some keys, so what is there is not listed".to_owned()),
         (unusable > 0).then(|| {
             format!("not listed: {unusable} whose keys have a name that this program does not use")
         }),
         (more > 0).then(|| format!("not listed: {more} more. Give a longer prefix")),
-    ];
-    let all = stream::iter(prefixes).map(|prefix| read(client, prefix));
-    let all: Vec<Read> = all.buffered(AT_ONCE).try_collect().await?;
-    let mut notes: Vec<_> = notes.into_iter().flatten().collect();
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
+    let outcomes: Vec<ReadOutcome> = stream::iter(prefixes)
+        .map(|prefix| read(client, prefix))
+        .buffered(READS_AT_ONCE)
+        .try_collect()
+        .await?;
     let (mut denied, mut found) = (Vec::new(), Vec::new());
-    for read in all {
-        match read {
-            Read::Found(one) => found.push(one),
-            Read::Denied(prefix) => denied.push(prefix),
+    for outcome in outcomes {
+        match outcome {
+            ReadOutcome::Found(one) => found.push(one),
+            ReadOutcome::Denied(prefix) => denied.push(prefix),
         }
     }
     if !denied.is_empty() {
@@ -63,24 +74,30 @@ pub(super) async fn find(client: &Client, below: Option<&Prefix>) -> Result<Foun
             "not listed, because the token may not read it: {denied}"
         ));
     }
-    Ok(Found {
+    Ok(FoundSemaphores {
         // A semaphore may have gone since its key was listed.
         all: found.into_iter().filter(|one| !one.is_unused()).collect(),
         notes,
     })
 }
 
-/// Part of a semaphore that the token may read.
-enum Read {
-    Found(Semaphore),
+/// Outcome of an attempt to read a semaphore.
+enum ReadOutcome {
+    /// The token may read at least the lock key.
+    Found(SeenSemaphore),
+    /// The token may not read the semaphore at this prefix.
     Denied(Prefix),
 }
 
 /// Names the first prefixes, and says how many more there are.
 fn in_words(prefixes: &[Prefix]) -> String {
-    let named: Vec<_> = prefixes.iter().take(NAMED).map(Prefix::as_str).collect();
-    let named = named.join(", ");
-    match prefixes.len().saturating_sub(NAMED) {
+    let first: Vec<_> = prefixes
+        .iter()
+        .take(NAMED_PREFIXES)
+        .map(Prefix::as_str)
+        .collect();
+    let named = first.join(", ");
+    match prefixes.len().saturating_sub(NAMED_PREFIXES) {
         0 => named,
         more => format!("{named} and {more} more"),
     }
@@ -88,25 +105,29 @@ fn in_words(prefixes: &[Prefix]) -> String {
 
 /// Reads one semaphore. If there is too much below the prefix, or the token may not read all of it, only the lock key
 /// is read.
-async fn read(client: &Client, prefix: Prefix) -> Result<Read, consul::Error> {
+async fn read(client: &Client, prefix: Prefix) -> Result<ReadOutcome, consul::Error> {
     let why = match client.list(&prefix.folder()).await {
         Err(consul::Error::AnswerTooLarge(_)) => "there is too much below it to see who waits",
         Err(consul::Error::Denied(_)) => "the token may not read all keys that show who waits",
         listing => {
             let reading = Reading::found(prefix, listing?);
-            let mut semaphore = Semaphore::of(&reading, &Names::default());
+            let mut semaphore = SeenSemaphore::of(&reading, &SessionNames::default());
             forget(&mut semaphore);
-            return Ok(Read::Found(semaphore));
+            return Ok(ReadOutcome::Found(semaphore));
         }
     };
     match read_lock(client, prefix.clone(), why).await {
-        Err(consul::Error::Denied(_)) => Ok(Read::Denied(prefix)),
-        read => read.map(Read::Found),
+        Err(consul::Error::Denied(_)) => Ok(ReadOutcome::Denied(prefix)),
+        read => read.map(ReadOutcome::Found),
     }
 }
 
 /// Reads only the lock key of a semaphore.
-async fn read_lock(client: &Client, prefix: Prefix, why: &str) -> Result<Semaphore, consul::Error> {
+async fn read_lock(
+    client: &Client,
+    prefix: Prefix,
+    why: &str,
+) -> Result<SeenSemaphore, consul::Error> {
     let sent = Moment::now();
     let lock = client.get(&prefix.lock_key()).await?;
     let listing = Listing {
@@ -115,7 +136,8 @@ async fn read_lock(client: &Client, prefix: Prefix, why: &str) -> Result<Semapho
         sent,
         reset: false,
     };
-    let mut semaphore = Semaphore::of(&Reading::found(prefix, listing), &Names::default());
+    let reading = Reading::found(prefix, listing);
+    let mut semaphore = SeenSemaphore::of(&reading, &SessionNames::default());
     semaphore.summary.waiting = None;
     semaphore.summary.problem = Some(why.to_owned());
     forget(&mut semaphore);
@@ -123,8 +145,8 @@ async fn read_lock(client: &Client, prefix: Prefix, why: &str) -> Result<Semapho
 }
 
 /// Drops the holders and waiting contenders, because `list` shows only numbers.
-fn forget(semaphore: &mut Semaphore) {
+fn forget(semaphore: &mut SeenSemaphore) {
     semaphore.holders = Vec::new();
-    // One waiting contender is kept, because [`Semaphore::is_unused`] depends on it.
+    // One waiting contender is kept, because [`SeenSemaphore::is_unused`] depends on it.
     semaphore.waiters.truncate(1);
 }

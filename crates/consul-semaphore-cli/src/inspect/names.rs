@@ -7,16 +7,16 @@ use consul_semaphore::{ContenderBody, Reading};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 
 /// Largest number of sessions that are looked up for one answer, because each takes a call.
-const MOST: usize = 100;
+const MOST_LOOKUPS: usize = 100;
 
 /// Number of look-ups of sessions that run at once.
-const AT_ONCE: usize = 8;
+const LOOKUPS_AT_ONCE: usize = 8;
 
 /// Sessions that were looked up.
 #[derive(Debug, Default)]
-pub(super) struct Names(BTreeMap<SessionId, Option<Session>>);
+pub(super) struct SessionNames(BTreeMap<SessionId, Option<Session>>);
 
-impl Names {
+impl SessionNames {
     /// Looks up the sessions of contenders in these readings whose bodies do not say who they are, unless the
     /// sessions are known already. Forgets all other sessions. If the token may not read sessions, the contenders
     /// stay without a name.
@@ -37,16 +37,17 @@ impl Names {
             .map(|(session, _)| session.clone())
             .collect();
         self.0.retain(|session, _| unnamed.contains(session));
-        let unknown = unnamed
+        let unknown: Vec<_> = unnamed
             .into_iter()
-            .filter(|session| !self.0.contains_key(session));
-        let unknown: Vec<_> = unknown.take(MOST).collect();
-        let found = stream::iter(unknown).map(async |id| match client.session(&id).await {
+            .filter(|session| !self.0.contains_key(session))
+            .take(MOST_LOOKUPS)
+            .collect();
+        let lookups = stream::iter(unknown).map(async |id| match client.session(&id).await {
             Ok(session) => Ok((id, session)),
             Err(consul::Error::Denied(_)) => Ok((id, None)),
             Err(error) => Err(error),
         });
-        let found: Vec<_> = found.buffered(AT_ONCE).try_collect().await?;
+        let found: Vec<_> = lookups.buffered(LOOKUPS_AT_ONCE).try_collect().await?;
         self.0.extend(found);
         Ok(())
     }

@@ -14,19 +14,20 @@ use consul_client::{self as consul, Backoff, Client, Op, SessionId, text::one_li
 use consul_semaphore::{ContenderBody, Lock, Mode, Prefix, Reading};
 
 use super::{
-    failure::Failure,
-    names::Names,
-    seen::{self, Contender},
+    failure::InspectFailure,
+    names::SessionNames,
+    seen::{self, SeenContender},
 };
 
 /// Number of attempts at a write when other writers are faster.
-const TRIES: u32 = 8;
+const MOST_WRITE_TRIES: u32 = 8;
 
 /// Pauses between the attempts.
-const PAUSES: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(2));
+const PAUSES_BETWEEN_TRIES: Backoff =
+    Backoff::new(Duration::from_millis(50), Duration::from_secs(2));
 
 /// Part that a session has at the prefix.
-enum Role {
+enum HolderRole {
     /// The session holds a slot and lives.
     Holds {
         /// `ModifyIndex` of the session's contender, which differs for another slot.
@@ -36,7 +37,7 @@ enum Role {
     Dead(Vec<Op>),
 }
 
-impl Role {
+impl HolderRole {
     /// Returns whether the session has the same role as before, in the same slot.
     fn is_still(&self, before: &Self) -> bool {
         match (self, before) {
@@ -53,7 +54,7 @@ pub(crate) async fn release(
     prefix: &Prefix,
     session: &SessionId,
     yes: bool,
-) -> Result<(), Failure> {
+) -> Result<(), InspectFailure> {
     let reading = read(client, prefix).await?;
     let role = role(&reading, session)?;
     message(&consequences(client, &reading, session, &role).await?);
@@ -62,36 +63,36 @@ pub(crate) async fn release(
         // The user's answer took time. Meanwhile the session may have given the slot back and serve another purpose.
         let now = self::role(&read(client, prefix).await?, session)?;
         if !now.is_still(&role) {
-            return Err(Failure::NotReleased(
+            return Err(InspectFailure::NotReleased(
                 "what the session holds has changed while this waited for the answer. Run it again to see what follows now"
                     .to_owned(),
             ));
         }
     }
     let done = match role {
-        Role::Holds { .. } => {
+        HolderRole::Holds { .. } => {
             client.destroy_session(session).await?;
             format!(
                 "session {} destroyed: its slot of {prefix} is released\n",
                 session.shown()
             )
         }
-        Role::Dead(_) => {
+        HolderRole::Dead(_) => {
             prune(client, prefix, session).await?;
             format!("{} removed from {}\n", session.shown(), prefix.lock_key())
         }
     };
-    try_write(&done).map(drop).map_err(Failure::Output)
+    try_write(&done).map(drop).map_err(InspectFailure::Output)
 }
 
-async fn read(client: &Client, prefix: &Prefix) -> Result<Reading, Failure> {
+async fn read(client: &Client, prefix: &Prefix) -> Result<Reading, InspectFailure> {
     let listing = client.list(&prefix.folder()).await?;
     Ok(Reading::found(prefix.clone(), listing))
 }
 
 /// Returns the role of the session at the prefix, if its slot can be taken.
-fn role(reading: &Reading, session: &SessionId) -> Result<Role, Failure> {
-    let refuse = |why: String| Err(Failure::NotReleased(why));
+fn role(reading: &Reading, session: &SessionId) -> Result<HolderRole, InspectFailure> {
+    let refuse = |why: String| Err(InspectFailure::NotReleased(why));
     let prefix = reading.prefix();
     if let Lock::Unreadable(why) = reading.lock() {
         return refuse(format!("{}: {why}", prefix.lock_key()));
@@ -99,10 +100,10 @@ fn role(reading: &Reading, session: &SessionId) -> Result<Role, Failure> {
     if reading.holds(session) {
         let entry = reading.contender(session);
         let written = entry.map_or(0, |entry| entry.modify_index);
-        return Ok(Role::Holds { written });
+        return Ok(HolderRole::Holds { written });
     }
     if let Some(operations) = reading.prune(session) {
-        return Ok(Role::Dead(operations));
+        return Ok(HolderRole::Dead(operations));
     }
     if reading.contender(session).is_some() {
         return refuse(format!("the session only waits for a slot of {prefix}"));
@@ -113,21 +114,25 @@ fn role(reading: &Reading, session: &SessionId) -> Result<Role, Failure> {
 }
 
 /// Removes a dead holder, as long as it is still dead and nobody else has removed it.
-async fn prune(client: &Client, prefix: &Prefix, session: &SessionId) -> Result<(), Failure> {
-    let mut pauses = PAUSES;
+async fn prune(
+    client: &Client,
+    prefix: &Prefix,
+    session: &SessionId,
+) -> Result<(), InspectFailure> {
+    let mut pauses = PAUSES_BETWEEN_TRIES;
     loop {
         let reading = read(client, prefix).await?;
         if !reading.is_named(session) && reading.is_readable() {
             return Ok(());
         }
-        let Role::Dead(operations) = role(&reading, session)? else {
-            return Err(Failure::NotReleased("it lives again".to_owned()));
+        let HolderRole::Dead(operations) = role(&reading, session)? else {
+            return Err(InspectFailure::NotReleased("it lives again".to_owned()));
         };
         let Err(error) = client.transaction(&operations).await else {
             return Ok(());
         };
         let again = matches!(error, consul::Error::Conflict(_)) || error.may_have_been_applied();
-        if !again || pauses.tries() == TRIES {
+        if !again || pauses.tries() == MOST_WRITE_TRIES {
             return Err(error.into());
         }
         pauses.wait().await;
@@ -139,11 +144,11 @@ async fn consequences(
     client: &Client,
     reading: &Reading,
     session: &SessionId,
-    role: &Role,
-) -> Result<String, Failure> {
+    role: &HolderRole,
+) -> Result<String, InspectFailure> {
     let prefix = reading.prefix();
     let id = session.shown();
-    if matches!(role, Role::Dead(_)) {
+    if matches!(role, HolderRole::Dead(_)) {
         return Ok(format!(
             "This releases a slot of {prefix}: it removes the session {id} from {}.\nThe holder is dead: its session \
              has ended, or no longer locks its contender. What it started may still run.\nThe slot is free at once, \
@@ -162,10 +167,10 @@ async fn consequences(
     let lock_delay = known
         .as_ref()
         .map_or(Duration::ZERO, |known| known.lock_delay);
-    let names = Names::of(session, known);
+    let names = SessionNames::of(session, known);
     let proved = match names.get(session) {
-        Some(_) => Contender::of(session, None, &names),
-        None => Contender::of(session, body.as_ref(), &names),
+        Some(_) => SeenContender::of(session, None, &names),
+        None => SeenContender::of(session, body.as_ref(), &names),
     };
     let then = match reading.mode() {
         Mode::Semaphore => {
@@ -203,9 +208,9 @@ fn fate(kind: &str) -> &'static str {
     }
 }
 
-fn confirm() -> Result<(), Failure> {
+fn confirm() -> Result<(), InspectFailure> {
     let failed = |error: io::Error| {
-        Failure::NotReleased(format!("can't ask: {error}. --yes skips the question"))
+        InspectFailure::NotReleased(format!("can't ask: {error}. --yes skips the question"))
     };
     write!(io::stderr(), "Release it? Type yes: ").map_err(failed)?;
     let mut answer = String::new();
@@ -213,5 +218,7 @@ fn confirm() -> Result<(), Failure> {
     if answer.trim() == "yes" {
         return Ok(());
     }
-    Err(Failure::NotReleased("the answer was not yes".to_owned()))
+    Err(InspectFailure::NotReleased(
+        "the answer was not yes".to_owned(),
+    ))
 }

@@ -12,18 +12,18 @@ use consul_semaphore::{
 use jiff::Timestamp;
 use serde::{Serialize, Serializer};
 
-use super::names::Names;
+use super::names::SessionNames;
 
 /// Longest name that is shown, in characters: more than Kubernetes and Consul need.
-const LONGEST: usize = 128;
+const LONGEST_NAME: usize = 128;
 
-/// Longest [`Contender::title`] that is shown.
-pub(super) const LONGEST_TITLE: usize = 4 * LONGEST;
+/// Longest [`SeenContender::title`] that is shown.
+pub(super) const LONGEST_TITLE: usize = 4 * LONGEST_NAME;
 
 /// Kind of the lock at a prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Kind {
+pub(crate) enum SemaphoreKind {
     /// A lock key whose body has a limit and the holders' sessions.
     Semaphore,
     /// A lock key that its holder has locked.
@@ -34,7 +34,7 @@ pub(crate) enum Kind {
     Unreadable,
 }
 
-impl Kind {
+impl SemaphoreKind {
     pub(super) fn as_str(self) -> &'static str {
         match self {
             Self::Semaphore => "semaphore",
@@ -48,11 +48,11 @@ impl Kind {
 /// Numbers of a semaphore.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Summary {
+pub(crate) struct SemaphoreSummary {
     /// Prefix of the semaphore.
     pub(super) prefix: Prefix,
     /// Kind of the semaphore.
-    pub(super) kind: Kind,
+    pub(super) kind: SemaphoreKind,
     /// Number of slots; `None` if nobody has written a limit yet.
     pub(super) limit: Option<u32>,
     /// Number of held slots, including those of dead holders.
@@ -70,19 +70,19 @@ pub(crate) struct Summary {
 /// A semaphore with its holders and waiting contenders.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Semaphore {
+pub(crate) struct SeenSemaphore {
     #[serde(flatten)]
-    pub(super) summary: Summary,
+    pub(super) summary: SemaphoreSummary,
     /// Holders in the order of their grants, dead holders last.
-    pub(super) holders: Vec<Holder>,
+    pub(super) holders: Vec<SeenHolder>,
     /// Waiting contenders, in the order in which slots are granted.
-    pub(super) waiters: Vec<Waiter>,
+    pub(super) waiters: Vec<SeenWaiter>,
 }
 
 /// Description of a contender.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Contender {
+pub(crate) struct SeenContender {
     /// Session of the contender.
     #[serde(serialize_with = "shown")]
     pub(super) session: SessionId,
@@ -101,9 +101,9 @@ pub(crate) struct Contender {
 /// Contender that holds a slot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Holder {
+pub(crate) struct SeenHolder {
     #[serde(flatten)]
-    pub(super) contender: Contender,
+    pub(super) contender: SeenContender,
     /// Raft index of the grant, if it can still be seen.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) fencing_token: Option<u64>,
@@ -119,9 +119,9 @@ pub(crate) struct Holder {
 /// Contender that waits.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Waiter {
+pub(crate) struct SeenWaiter {
     #[serde(flatten)]
-    pub(super) contender: Contender,
+    pub(super) contender: SeenContender,
     /// Priority of the contender, where higher ones go first; `None` for a contender that follows no order.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) priority: Option<i32>,
@@ -133,27 +133,27 @@ fn shown<S: Serializer>(session: &SessionId, to: S) -> Result<S::Ok, S::Error> {
     to.serialize_str(session.shown())
 }
 
-impl Semaphore {
+impl SeenSemaphore {
     /// Returns the semaphore that a reading shows.
-    pub(super) fn of(reading: &Reading, names: &Names) -> Self {
+    pub(super) fn of(reading: &Reading, names: &SessionNames) -> Self {
         let (holders, waiters) = (holders(reading, names), waiters(reading, names));
         let (kind, limit, problem) = match reading.lock() {
             Lock::Semaphore { body, .. } => {
                 let kind = match period(reading) {
-                    Some(_) => Kind::Rate,
-                    None => Kind::Semaphore,
+                    Some(_) => SemaphoreKind::Rate,
+                    None => SemaphoreKind::Semaphore,
                 };
                 (kind, Some(body.limit()), None)
             }
-            Lock::Mutex { .. } => (Kind::Mutex, Some(1), None),
-            Lock::Absent { .. } => (Kind::Semaphore, None, None),
+            Lock::Mutex { .. } => (SemaphoreKind::Mutex, Some(1), None),
+            Lock::Absent { .. } => (SemaphoreKind::Semaphore, None, None),
             Lock::Unreadable(why) => (
-                Kind::Unreadable,
+                SemaphoreKind::Unreadable,
                 None,
-                Some(one_line(&why.to_string(), LONGEST)),
+                Some(one_line(&why.to_string(), LONGEST_NAME)),
             ),
         };
-        let summary = Summary {
+        let summary = SemaphoreSummary {
             prefix: reading.prefix().clone(),
             kind,
             limit,
@@ -193,13 +193,13 @@ impl Semaphore {
 
     /// Returns whether the lock key is unreadable, so that nobody can say who holds slots.
     pub(super) fn is_unreadable(&self) -> bool {
-        self.summary.kind == Kind::Unreadable
+        self.summary.kind == SemaphoreKind::Unreadable
     }
 
     /// Returns whether the prefix is unused.
     pub(super) fn is_unused(&self) -> bool {
-        let Summary { kind, limit, .. } = &self.summary;
-        *kind == Kind::Semaphore && limit.is_none() && self.waiters.is_empty()
+        let SemaphoreSummary { kind, limit, .. } = &self.summary;
+        *kind == SemaphoreKind::Semaphore && limit.is_none() && self.waiters.is_empty()
     }
 }
 
@@ -222,18 +222,20 @@ fn sessions(lock: &Lock) -> impl Iterator<Item = &SessionId> {
     body.into_iter().flatten().chain(holder)
 }
 
-fn holders(reading: &Reading, names: &Names) -> Vec<Holder> {
+fn holders(reading: &Reading, names: &SessionNames) -> Vec<SeenHolder> {
     let mut sessions: Vec<_> = sessions(reading.lock())
         .map(|session| (session, reading.contender(session)))
         .collect();
     sessions.sort_by_key(|(_, entry)| entry.map_or(u64::MAX, |entry| entry.modify_index));
-    let holder = |(session, entry): (&SessionId, Option<&Entry>)| Holder::of(session, entry, names);
-    sessions.into_iter().map(holder).collect()
+    sessions
+        .into_iter()
+        .map(|(session, entry)| SeenHolder::of(session, entry, names))
+        .collect()
 }
 
 /// Returns the waiting contenders in the order of `docs/protocol.md`: contenders that say their place in the queue
 /// are sorted by that place, and keep as a group the positions that they have among all others by age.
-fn waiters(reading: &Reading, names: &Names) -> Vec<Waiter> {
+fn waiters(reading: &Reading, names: &SessionNames) -> Vec<SeenWaiter> {
     let read = |(session, entry): (_, &Entry)| {
         (
             session,
@@ -244,11 +246,11 @@ fn waiters(reading: &Reading, names: &Names) -> Vec<Waiter> {
     let mut waiting: Vec<(&SessionId, u64, Option<ContenderBody>)> =
         reading.waiting().map(read).collect();
     waiting.sort_by_key(|(_, created, _)| *created);
-    let mut placed: Vec<(Place, Waiter)> = Vec::new();
-    let mut all: Vec<Option<Waiter>> = Vec::new();
+    let mut placed: Vec<(Place, SeenWaiter)> = Vec::new();
+    let mut all: Vec<Option<SeenWaiter>> = Vec::new();
     for (session, _, body) in waiting {
         let place = body.as_ref().and_then(ContenderBody::place);
-        let waiter = Waiter::of(session, body.as_ref(), names);
+        let waiter = SeenWaiter::of(session, body.as_ref(), names);
         match place {
             Some(place) => {
                 placed.push((place, waiter));
@@ -265,15 +267,15 @@ fn waiters(reading: &Reading, names: &Names) -> Vec<Waiter> {
         .collect()
 }
 
-impl Holder {
-    fn of(session: &SessionId, entry: Option<&Entry>, names: &Names) -> Self {
+impl SeenHolder {
+    fn of(session: &SessionId, entry: Option<&Entry>, names: &SessionNames) -> Self {
         let body = entry.and_then(|entry| ContenderBody::read(&entry.value));
         let said = body.as_ref();
         // Only a contender that follows the protocol is locked together with the grant, and only a cooling contender
         // is written again later.
         let granted = said.filter(|body| body.waiting.is_none() && body.cools_until.is_none());
         Self {
-            contender: Contender::of(session, said, names),
+            contender: SeenContender::of(session, said, names),
             fencing_token: granted.and(entry).map(|entry| entry.modify_index),
             dead: entry.is_none(),
             cools_until: said.and_then(|body| body.cools_until),
@@ -282,10 +284,10 @@ impl Holder {
     }
 }
 
-impl Waiter {
-    fn of(session: &SessionId, body: Option<&ContenderBody>, names: &Names) -> Self {
+impl SeenWaiter {
+    fn of(session: &SessionId, body: Option<&ContenderBody>, names: &SessionNames) -> Self {
         let claim = body.and_then(|body| body.waiting.as_ref());
-        let mut contender = Contender::of(session, body, names);
+        let mut contender = SeenContender::of(session, body, names);
         contender.since = claim.map(|claim| claim.since).or(contender.since);
         Self {
             contender,
@@ -295,13 +297,17 @@ impl Waiter {
     }
 }
 
-impl Contender {
+impl SeenContender {
     /// Describes a contender by its body, or by its session if there is no body. Anybody who may write the key can
     /// have written the body.
-    pub(super) fn of(session: &SessionId, body: Option<&ContenderBody>, names: &Names) -> Self {
+    pub(super) fn of(
+        session: &SessionId,
+        body: Option<&ContenderBody>,
+        names: &SessionNames,
+    ) -> Self {
         let unnamed = |kind: &str| Self {
             session: session.clone(),
-            kind: one_line(kind, LONGEST),
+            kind: one_line(kind, LONGEST_NAME),
             name: String::new(),
             r#where: String::new(),
             since: None,
@@ -309,7 +315,7 @@ impl Contender {
         if let Some(body) = body {
             return Self {
                 name: name(&body.namespace, &body.name),
-                r#where: one_line(&body.cluster, LONGEST),
+                r#where: one_line(&body.cluster, LONGEST_NAME),
                 since: Some(body.time),
                 ..unnamed(&body.kind)
             };
@@ -324,12 +330,12 @@ impl Contender {
         match Identity::parse(&session.name) {
             Some(identity) => Self {
                 name: name(&identity.namespace, &identity.workload),
-                r#where: one_line(&identity.cluster, LONGEST),
+                r#where: one_line(&identity.cluster, LONGEST_NAME),
                 ..unnamed(identity.holder_kind())
             },
             None => Self {
-                name: one_line(&session.name, LONGEST),
-                r#where: one_line(&session.node, LONGEST),
+                name: one_line(&session.name, LONGEST_NAME),
+                r#where: one_line(&session.node, LONGEST_NAME),
                 ..unnamed("Program")
             },
         }
@@ -354,9 +360,9 @@ impl Contender {
 
 fn name(namespace: &str, name: &str) -> String {
     if namespace == NONE {
-        one_line(name, LONGEST)
+        one_line(name, LONGEST_NAME)
     } else {
-        one_line(&format!("{namespace}/{name}"), 2 * LONGEST)
+        one_line(&format!("{namespace}/{name}"), 2 * LONGEST_NAME)
     }
 }
 
@@ -402,7 +408,7 @@ mod tests {
             reset: false,
         };
         let reading = Reading::found("p".parse().unwrap(), listing);
-        let waiters = waiters(&reading, &Names::default());
+        let waiters = waiters(&reading, &SessionNames::default());
         let order: Vec<_> = waiters
             .iter()
             .map(|waiter| waiter.contender.session.as_str())

@@ -7,20 +7,20 @@ use command_line::{
 };
 use jiff::Timestamp;
 
-use super::seen::{Contender, Holder, Semaphore, Summary, Waiter};
+use super::seen::{SeenContender, SeenHolder, SeenSemaphore, SeenWaiter, SemaphoreSummary};
 
 /// Indent of the lines below a heading.
 const INDENT: usize = 2;
 
 /// Text of a cell whose value is unknown. Each cell but the last is one word and none is empty, so that `awk` can
 /// count them.
-const UNKNOWN: &str = "-";
+const UNKNOWN_VALUE: &str = "-";
 
 /// Renders semaphores, one on each line.
-pub(super) fn list(all: &[&Summary]) -> Text {
+pub(super) fn list(all: &[&SemaphoreSummary]) -> Text {
     let mut table = Table::new(["PREFIX", "KIND", "LIMIT", "HELD", "WAITING", "PROBLEM"]);
     for summary in all {
-        let Summary {
+        let SemaphoreSummary {
             prefix,
             kind,
             limit,
@@ -32,9 +32,11 @@ pub(super) fn list(all: &[&Summary]) -> Text {
         table.row([
             Span::plain(prefix),
             Span::plain(kind.as_str()),
-            Span::plain(limit.map_or_else(|| UNKNOWN.to_owned(), |limit| limit.to_string())),
+            Span::plain(limit.map_or_else(|| UNKNOWN_VALUE.to_owned(), |limit| limit.to_string())),
             Span::plain(held.to_string()),
-            Span::plain(waiting.map_or_else(|| UNKNOWN.to_owned(), |waiting| waiting.to_string())),
+            Span::plain(
+                waiting.map_or_else(|| UNKNOWN_VALUE.to_owned(), |waiting| waiting.to_string()),
+            ),
             Span::new(Tone::Bad, problem.as_deref().unwrap_or_default()),
         ]);
     }
@@ -44,8 +46,8 @@ pub(super) fn list(all: &[&Summary]) -> Text {
 }
 
 /// Renders one semaphore with its holders and waiting contenders.
-pub(super) fn show(semaphore: &Semaphore, now: Timestamp) -> Text {
-    let Semaphore {
+pub(super) fn show(semaphore: &SeenSemaphore, now: Timestamp) -> Text {
+    let SeenSemaphore {
         summary,
         holders,
         waiters,
@@ -67,8 +69,8 @@ pub(super) fn show(semaphore: &Semaphore, now: Timestamp) -> Text {
     text
 }
 
-fn in_words(summary: &Summary) -> String {
-    let Summary {
+fn in_words(summary: &SemaphoreSummary) -> String {
+    let SemaphoreSummary {
         kind,
         limit,
         held,
@@ -82,26 +84,28 @@ fn in_words(summary: &Summary) -> String {
     format!("  {}: {held}{of} held{period}{waiting}", kind.as_str())
 }
 
-fn of_holders(holders: &[Holder], now: Timestamp) -> Vec<Line> {
+fn of_holders(holders: &[SeenHolder], now: Timestamp) -> Vec<Line> {
     let mut table = Table::new(["KIND", "NAME", "WHERE", "AGE", "SESSION", "TOKEN", "STATE"]);
     for holder in holders {
         let [kind, name, place, age, session] = cells(&holder.contender, now);
-        let token = holder.fencing_token;
-        let token = token.map_or_else(|| UNKNOWN.to_owned(), |token| token.to_string());
+        let token = holder
+            .fencing_token
+            .map_or_else(|| UNKNOWN_VALUE.to_owned(), |token| token.to_string());
         let state = state(holder, now);
         table.row([kind, name, place, age, session, Span::plain(token), state]);
     }
     lines(table, holders.is_empty())
 }
 
-fn of_waiters(waiters: &[Waiter], now: Timestamp) -> Vec<Line> {
+fn of_waiters(waiters: &[SeenWaiter], now: Timestamp) -> Vec<Line> {
     let mut table = Table::new([
         "#", "KIND", "NAME", "WHERE", "AGE", "SESSION", "PRIORITY", "SLOTS",
     ]);
     for (index, waiter) in waiters.iter().enumerate() {
         let [kind, name, place, age, session] = cells(&waiter.contender, now);
-        let priority = waiter.priority;
-        let priority = priority.map_or_else(|| UNKNOWN.to_owned(), |priority| priority.to_string());
+        let priority = waiter
+            .priority
+            .map_or_else(|| UNKNOWN_VALUE.to_owned(), |priority| priority.to_string());
         let (number, slots) = ((index + 1).to_string(), waiter.slots.to_string());
         let [number, priority, slots] = [number, priority, slots].map(Span::plain);
         table.row([number, kind, name, place, age, session, priority, slots]);
@@ -117,15 +121,15 @@ fn lines(table: Table, is_empty: bool) -> Vec<Line> {
     }
 }
 
-fn cells(contender: &Contender, now: Timestamp) -> [Span; 5] {
-    let Contender {
+fn cells(contender: &SeenContender, now: Timestamp) -> [Span; 5] {
+    let SeenContender {
         session,
         kind,
         name,
         r#where,
         since,
     } = contender;
-    let known = |text: &str| Span::plain(if text.is_empty() { UNKNOWN } else { text });
+    let known = |text: &str| Span::plain(if text.is_empty() { UNKNOWN_VALUE } else { text });
     [
         known(kind),
         known(name),
@@ -135,7 +139,7 @@ fn cells(contender: &Contender, now: Timestamp) -> [Span; 5] {
     ]
 }
 
-fn state(holder: &Holder, now: Timestamp) -> Span {
+fn state(holder: &SeenHolder, now: Timestamp) -> Span {
     match holder.cools_until {
         _ if holder.dead => Span::new(Tone::Bad, "dead"),
         Some(end) => Span::new(Tone::Dim, format!("held for {} more", until(end, now))),

@@ -13,11 +13,11 @@ use tokio::{
 };
 
 use super::{
-    Format,
-    changes::{self, Change},
-    failure::Failure,
-    names::Names,
-    seen::Semaphore,
+    AnswerFormat,
+    changes::{self, SemaphoreChange},
+    failure::InspectFailure,
+    names::SessionNames,
+    seen::SeenSemaphore,
 };
 
 /// Returns how the prefix is watched: changes that come faster than this rate share a reading.
@@ -35,14 +35,18 @@ fn options() -> WatchOptions {
 struct Timed<'a> {
     time: Timestamp,
     #[serde(flatten)]
-    change: Change<'a>,
+    change: SemaphoreChange<'a>,
 }
 
 /// Writes the changes at a prefix and below it, until a signal arrives or nobody reads the output any more.
-pub(crate) async fn watch(client: &Client, below: &Prefix, format: Format) -> Result<(), Failure> {
-    let mut ends = Ends::new().map_err(Failure::System)?;
+pub(crate) async fn watch(
+    client: &Client,
+    below: &Prefix,
+    format: AnswerFormat,
+) -> Result<(), InspectFailure> {
+    let mut ends = EndSignals::new().map_err(InspectFailure::System)?;
     let mut readings = client.readings(&below.folder(), options());
-    let mut seen = Seen::default();
+    let mut seen = WatchedSemaphores::default();
     let mut trouble = None;
     loop {
         let reading = tokio::select! {
@@ -60,7 +64,7 @@ pub(crate) async fn watch(client: &Client, below: &Prefix, format: Format) -> Re
             }
             // Once the watch has begun, a failure that may pass is only an interruption.
             Some(Err(error)) if seen.began && error.may_pass() => {
-                let said = Failure::from(error).to_string();
+                let said = InspectFailure::from(error).to_string();
                 if trouble.as_ref() != Some(&said) {
                     message(&format!("{said}; trying again"));
                 }
@@ -77,27 +81,27 @@ pub(crate) async fn watch(client: &Client, below: &Prefix, format: Format) -> Re
         match written {
             Ok(Ok(true)) => {}
             Ok(Ok(false)) => return Ok(()),
-            Ok(Err(error)) => return Err(Failure::Output(error)),
-            Err(stopped) => return Err(Failure::Output(stopped.into())),
+            Ok(Err(error)) => return Err(InspectFailure::Output(error)),
+            Err(stopped) => return Err(InspectFailure::Output(stopped.into())),
         }
     }
 }
 
 /// Semaphores as they were last seen.
 #[derive(Default)]
-struct Seen {
+struct WatchedSemaphores {
     began: bool,
-    names: Names,
-    all: BTreeMap<Prefix, Semaphore>,
+    names: SessionNames,
+    all: BTreeMap<Prefix, SeenSemaphore>,
 }
 
-impl Seen {
+impl WatchedSemaphores {
     /// Returns the lines for the changes that this listing shows.
     async fn take(
         &mut self,
         client: &Client,
         listing: Listing,
-        format: Format,
+        format: AnswerFormat,
     ) -> Result<String, consul::Error> {
         let readings = semaphores(listing);
         // Contenders whose sessions can't be looked up at this time stay without a name.
@@ -105,9 +109,9 @@ impl Seen {
             Err(error) if !error.may_pass() => return Err(error),
             _ => {}
         }
-        let mut all: BTreeMap<Prefix, Semaphore> = BTreeMap::new();
+        let mut all: BTreeMap<Prefix, SeenSemaphore> = BTreeMap::new();
         for reading in &readings {
-            let mut semaphore = Semaphore::of(reading, &self.names);
+            let mut semaphore = SeenSemaphore::of(reading, &self.names);
             semaphore.remember(self.all.get(reading.prefix()));
             all.insert(reading.prefix().clone(), semaphore);
         }
@@ -122,8 +126,8 @@ impl Seen {
         for prefix in prefixes {
             for change in changes::between(self.all.get(prefix), all.get(prefix), first) {
                 let line = match format {
-                    Format::Text => format!("{time:.0} {change}\n"),
-                    Format::Json => json_line(&Timed { time, change }),
+                    AnswerFormat::Text => format!("{time:.0} {change}\n"),
+                    AnswerFormat::Json => json_line(&Timed { time, change }),
                 };
                 lines.push_str(&line);
             }
@@ -148,16 +152,16 @@ fn semaphores(listing: Listing) -> Vec<Reading> {
         let contends = session.is_some_and(|session| session.as_str() == name);
         (contends || entry.key == prefix.lock_key()).then_some(prefix)
     });
-    let parts = parts.into_iter();
     parts
+        .into_iter()
         .map(|(prefix, listing)| Reading::found(prefix, listing))
         .collect()
 }
 
 /// Signals that end the watch.
-struct Ends([Signal; 3]);
+struct EndSignals([Signal; 3]);
 
-impl Ends {
+impl EndSignals {
     fn new() -> std::io::Result<Self> {
         Ok(Self([
             signal(SignalKind::interrupt())?,

@@ -5,7 +5,7 @@ use consul_client::{Op, SessionId};
 
 /// State of the mutex as the transaction leaves it.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum State {
+enum MutexState {
     /// Another program uses the key for something else.
     Unusable,
     /// A session has locked the key.
@@ -19,26 +19,26 @@ enum State {
 }
 
 /// The mutex as the transaction leaves it.
-pub(super) struct Mutex {
+pub(super) struct MutexDraft {
     key: String,
     /// `ModifyIndex` of the key as it was read; 0 if there is no key.
     index: u64,
     flags: u64,
-    state: State,
+    state: MutexState,
     guard: Option<Op>,
     lock: Option<Op>,
 }
 
-impl Mutex {
+impl MutexDraft {
     pub(super) fn new(reading: &Reading) -> Self {
         let (state, index, flags) = match reading.lock() {
             Lock::Mutex {
                 holder,
                 index,
                 flags,
-            } if holder.is_none() => (State::Free, *index, *flags),
-            Lock::Mutex { index, flags, .. } => (State::Held, *index, *flags),
-            _ => (State::Unusable, 0, 0),
+            } if holder.is_none() => (MutexState::Free, *index, *flags),
+            Lock::Mutex { index, flags, .. } => (MutexState::Held, *index, *flags),
+            _ => (MutexState::Unusable, 0, 0),
         };
         Self {
             key: reading.prefix().lock_key(),
@@ -59,23 +59,23 @@ impl Mutex {
             flags: self.flags,
             session: session.clone(),
         });
-        if self.state == State::Held {
-            self.state = State::Unlocked;
+        if self.state == MutexState::Held {
+            self.state = MutexState::Unlocked;
         }
     }
 
     /// Returns whether this many slots are free; a mutex has one slot.
     pub(super) fn has_room(&self, needed: usize) -> bool {
-        needed <= 1 && matches!(self.state, State::Free | State::Unlocked)
+        needed <= 1 && matches!(self.state, MutexState::Free | MutexState::Unlocked)
     }
 
     /// Locks the key, provided that the key is still as it was read. The lock operation alone would overwrite the
     /// body of a semaphore that was created in the meantime.
     pub(super) fn lock(&mut self, session: SessionId, value: Vec<u8>) {
-        if self.state == State::Free {
+        if self.state == MutexState::Free {
             self.guard = Some(Op::unchanged(self.key.clone(), self.index));
         }
-        self.state = State::Locked;
+        self.state = MutexState::Locked;
         self.lock = Some(Op::Lock {
             key: self.key.clone(),
             value,

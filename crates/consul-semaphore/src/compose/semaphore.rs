@@ -7,7 +7,7 @@ use crate::{
 use consul_client::{Op, SessionId};
 
 /// Body of `.lock` as the transaction leaves it.
-pub(super) struct Semaphore<'a> {
+pub(super) struct SemaphoreDraft<'a> {
     /// Body; `None` if there is none that may be written.
     body: Option<LockDraft<'a>>,
     /// Index for the CAS of `.lock`.
@@ -18,7 +18,7 @@ pub(super) struct Semaphore<'a> {
     fresh: Option<u32>,
 }
 
-impl<'a> Semaphore<'a> {
+impl<'a> SemaphoreDraft<'a> {
     pub(super) fn new(lock: &'a Lock) -> Self {
         let (body, index) = match lock {
             Lock::Semaphore { body, index } => (Some(LockDraft::of(body)), *index),

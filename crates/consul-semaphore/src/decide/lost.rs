@@ -103,9 +103,10 @@ impl<'a> Pass<'a> {
         let dead = self.reading.dead_holders();
         for slots in lost.chunk_by(|(a, _), (b, _)| a.uid == b.uid) {
             let slots = slots.iter().map(|&(workload, ordinal)| {
-                let slots = (0..).zip(workload.slots_at(&self.lock_key));
-                let held_by = slots.filter(|(other, _)| *other == ordinal);
-                let mut held_by = held_by.flat_map(|(_, sessions)| sessions);
+                let mut held_by = (0..)
+                    .zip(workload.slots_at(&self.lock_key))
+                    .filter(|(other, _)| *other == ordinal)
+                    .flat_map(|(_, sessions)| sessions);
                 // The dead holder of the slot makes room for the workload, if it is still listed.
                 let swap = held_by.find_map(|session| dead.get_key_value(session));
                 (workload, ordinal, swap)

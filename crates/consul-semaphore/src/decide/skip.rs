@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// Number of holders of the slots that are named.
-const NAMED: usize = 3;
+const MOST_NAMED_TAKERS: usize = 3;
 
 impl Pass<'_> {
     /// Decides which workloads are deleted or fail because they must not wait. This requires that another holder has
@@ -63,9 +63,10 @@ impl Pass<'_> {
                 self.plan.reread = true;
                 return;
             }
-            let why = late.map(Skipped::Late);
-            let why =
-                why.unwrap_or_else(|| taken.get_or_insert_with(|| takers(self.reading)).clone());
+            let why = late.map_or_else(
+                || taken.get_or_insert_with(|| takers(self.reading)).clone(),
+                Skipped::Late,
+            );
             let target = workload.into();
             if workload.on_contention == OnContention::Fail {
                 self.plan.fails.push(Fail {
@@ -120,11 +121,11 @@ pub(crate) fn takers(reading: &Reading) -> Skipped {
             contender.map(|entry| entry.modify_index),
         )
     });
-    let named = holders.iter().take(NAMED);
+    let named = holders.iter().take(MOST_NAMED_TAKERS);
     Skipped::Taken {
         by: named
             .map(|session| Taker::new(session, reading.contender(session)))
             .collect(),
-        others: holders.len().saturating_sub(NAMED),
+        others: holders.len().saturating_sub(MOST_NAMED_TAKERS),
     }
 }

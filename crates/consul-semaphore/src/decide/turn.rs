@@ -18,13 +18,13 @@ pub(super) struct Others {
     /// Whether any foreign contender takes part here, as a holder or waiting.
     any: bool,
     /// Waiting contenders whose turn has not ended, or for whom slots are kept.
-    waiting: Vec<Waiter>,
+    waiting: Vec<ForeignWaiter>,
     /// Number of slots that are left to foreign contenders, if free.
     left: usize,
 }
 
 /// A foreign contender that waits.
-struct Waiter {
+struct ForeignWaiter {
     /// Place in the queue, if the contender states it as this program's contenders do.
     place: Option<Place>,
     /// `CreateIndex` of the contender.
@@ -37,7 +37,7 @@ struct Waiter {
     kept: bool,
 }
 
-impl Waiter {
+impl ForeignWaiter {
     fn new(observed: &Observed<'_>, session: &SessionId, entry: &Entry) -> Self {
         let Observed {
             settings,
@@ -84,12 +84,14 @@ impl Others {
         let there = |session: &&&SessionId| reading.contender(session).is_some();
         let own = ours.iter().filter(there).count() + observed.evidence.count_of_steady();
         others.any = reading.count_of_contenders() > own;
-        let waiting = reading
+        let now = observed.now;
+        let in_turn = |waiter: &ForeignWaiter| waiter.until.is_none_or(|until| until > now);
+        others.waiting = reading
             .waiting()
-            .filter(|(session, _)| !ours.contains(session));
-        let waiting = waiting.map(|(session, entry)| Waiter::new(observed, session, entry));
-        let in_turn = |waiter: &Waiter| waiter.until.is_none_or(|until| until > observed.now);
-        others.waiting = waiting.filter(in_turn).collect();
+            .filter(|(session, _)| !ours.contains(session))
+            .map(|(session, entry)| ForeignWaiter::new(observed, session, entry))
+            .filter(in_turn)
+            .collect();
         others
     }
 
@@ -104,7 +106,7 @@ impl Others {
         &self,
         workload: &Workload,
         contender: Option<&Entry>,
-    ) -> impl Iterator<Item = &Waiter> + Clone {
+    ) -> impl Iterator<Item = &ForeignWaiter> + Clone {
         let place = workload.place();
         let own = contender.map(|entry| entry.create_index);
         self.waiting
@@ -160,8 +162,10 @@ impl Pass<'_> {
             keeps: if keeps { slots } else { 0 },
             ..Claim::of(workload, slots)
         };
-        let shown = self.reading.contender(session);
-        let shown = shown.and_then(|entry| ContenderBody::read(&entry.value)?.waiting);
+        let shown = self
+            .reading
+            .contender(session)
+            .and_then(|entry| ContenderBody::read(&entry.value)?.waiting);
         let told = shown.as_ref().is_some_and(|shown| shown.keeps > 0);
         // A session in `Holders` that has no contender is dead, and stays so.
         if !others.fair || self.reading.is_named(session) || !(others.any || keeps || told) {

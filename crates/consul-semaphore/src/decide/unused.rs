@@ -7,7 +7,7 @@ use crate::{Lock, OwnContender, Phase};
 
 /// Time for which an unused `.lock` is left to its maker: another `ConsulSemaphore`, which would make it again at
 /// once, or a program that is about to take a slot.
-pub(super) const REST: Duration = Duration::from_secs(20);
+pub(super) const LEAVE_UNUSED_LOCK_FOR: Duration = Duration::from_secs(20);
 
 impl Pass<'_> {
     /// Removes the `.lock` of an unused key, so that no key keeps an old limit or a value that `api.Lock` left
@@ -41,7 +41,11 @@ impl Pass<'_> {
         if !self.composer.leaves_nobody() || (!queue.is_empty() && serves) {
             return;
         }
-        let rested = self.observed.mutex.unused_since().map(|since| since + REST);
+        let rested = self
+            .observed
+            .mutex
+            .unused_since()
+            .map(|since| since + LEAVE_UNUSED_LOCK_FOR);
         if settings.key.is_none() && (rested.is_some() || !serves) {
             return;
         }

@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::{
-    Lookup, Owner, knowledge::Knowledge, queue::Held, refusals::Excluded, sessions::Sessions,
+    Lookup, Owner, knowledge::Knowledge, queue::SlotsHeld, refusals::Excluded, sessions::Sessions,
 };
 use crate::{Evidence, Identity, OwnContender, Reading, Settings, Uid, Workload, reading::Changed};
 use consul_client::SessionId;
@@ -122,8 +122,9 @@ impl Active {
             if let Some(uid) = evidence.steady_by(&session).cloned() {
                 self.unsettle(evidence, &uid, lookup);
             }
-            let owner = reading.contender(&session);
-            let owner = owner.and_then(|_| sessions.owners.get(&session));
+            let owner = reading
+                .contender(&session)
+                .and_then(|_| sessions.owners.get(&session));
             if owner == Some(&Owner::Foreign) {
                 self.foreign.insert(session.clone());
             } else {
@@ -183,7 +184,7 @@ impl Active {
     pub(super) fn settle(
         &mut self,
         ours: &mut Vec<OwnContender>,
-        held: &mut Held,
+        held: &mut SlotsHeld,
         reading: &Reading,
         settings: &Settings,
         excluded: &Excluded,

@@ -10,7 +10,7 @@ use consul_client::clock::Moment;
 
 /// Work that is due at a time.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Due {
+pub(super) enum DueWork {
     /// A pass over a queue.
     Queue(QueueRef),
     /// A review of a whole semaphore.
@@ -28,8 +28,8 @@ pub(super) struct Agenda {
     turns: VecDeque<Arc<str>>,
     /// Queues that are due now.
     marked: BTreeSet<QueueRef>,
-    times: BTreeSet<(Moment, Due)>,
-    by_what: BTreeMap<Due, Moment>,
+    times: BTreeSet<(Moment, DueWork)>,
+    by_what: BTreeMap<DueWork, Moment>,
 }
 
 impl Agenda {
@@ -75,7 +75,7 @@ impl Agenda {
     }
 
     /// Sets the only time at which this work is due.
-    pub(super) fn set(&mut self, what: Due, time: Option<Moment>) {
+    pub(super) fn set(&mut self, what: DueWork, time: Option<Moment>) {
         match time {
             Some(time) if self.by_what.get(&what) == Some(&time) => {}
             Some(time) => {
@@ -93,7 +93,7 @@ impl Agenda {
     }
 
     /// Takes out work whose time has come.
-    pub(super) fn take_due(&mut self, now: Moment) -> Option<Due> {
+    pub(super) fn take_due(&mut self, now: Moment) -> Option<DueWork> {
         if self.times.first()?.0 > now {
             return None;
         }
@@ -112,7 +112,7 @@ impl Agenda {
 
     /// Forgets a queue that no longer exists.
     pub(super) fn forget(&mut self, queue: &QueueRef) {
-        self.set(Due::Queue(queue.clone()), None);
+        self.set(DueWork::Queue(queue.clone()), None);
         if !self.marked.remove(queue) {
             return;
         }
@@ -177,7 +177,7 @@ mod tests {
     fn what_is_forgotten_is_due_no_more() {
         let mut agenda = Agenda::default();
         agenda.mark(&queue("n", "a"));
-        agenda.set(Due::Queue(queue("n", "a")), Some(at(5)));
+        agenda.set(DueWork::Queue(queue("n", "a")), Some(at(5)));
         agenda.forget(&queue("n", "a"));
         assert_eq!(agenda.next_time(at(9)), None);
         assert_eq!(agenda.next(), None);
@@ -188,7 +188,7 @@ mod tests {
     #[test]
     fn the_last_time_counts() {
         let mut agenda = Agenda::default();
-        let what = Due::Semaphore(queue("n", "a").semaphore);
+        let what = DueWork::Semaphore(queue("n", "a").semaphore);
         agenda.set(what.clone(), Some(at(5)));
         agenda.set(what.clone(), Some(at(3)));
         assert_eq!(agenda.next_time(at(1)), Some(at(3)));

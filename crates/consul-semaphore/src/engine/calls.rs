@@ -14,7 +14,7 @@ use consul_client::{self as consul, SessionId, clock::Moment};
 
 /// Calls that are pending, and actions that come next.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Calls {
+pub(super) struct PendingCalls {
     /// Number of the queue, which identifies its calls.
     pub(super) queue: u64,
     pub(super) last: u64,
@@ -54,10 +54,10 @@ pub(super) enum Pending {
     Session(SessionRequest),
     Describe(SessionId),
     Write(Write),
-    Proof(proofs::Question),
+    Proof(proofs::PodQuestion),
     Access,
 }
-impl Calls {
+impl PendingCalls {
     fn number(&mut self) -> CallId {
         self.last += 1;
         CallId {

@@ -8,11 +8,11 @@ use crate::holding::Setback;
 use consul_client::clock::Moment;
 
 /// Time after which a removal is retried.
-const SOON: Duration = Duration::from_secs(1);
+const RETRY_REMOVAL_AFTER: Duration = Duration::from_secs(1);
 
 /// Progress of the work on a semaphore.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Phase {
+enum FinalizerPhase {
     /// Nothing may begin before the finalizer has been added.
     #[default]
     Waiting,
@@ -25,7 +25,7 @@ enum Phase {
 /// State of the finalizer, as far as it is known.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Finalizer {
-    phase: Phase,
+    phase: FinalizerPhase,
     /// Whether the finalizer must be added.
     missing: bool,
     /// Last failure to add the finalizer.
@@ -40,25 +40,25 @@ impl Finalizer {
     /// Returns the state for a semaphore without an object that could have a finalizer, so that the work may begin.
     pub(super) fn not_needed() -> Self {
         Self {
-            phase: Phase::Working,
+            phase: FinalizerPhase::Working,
             ..Self::default()
         }
     }
 
     /// Returns whether the work has begun and not ended.
     pub(super) fn is_active(&self) -> bool {
-        self.phase == Phase::Working
+        self.phase == FinalizerPhase::Working
     }
 
     /// Records whether the semaphore has the finalizer. A `deleted` semaphore no longer gets one: nothing starts
     /// there, and what has started continues as long as another finalizer keeps the semaphore.
     pub(super) fn observe(&mut self, is_there: bool, deleted: bool) {
         self.missing = !is_there && !deleted;
-        if self.phase == Phase::Waiting {
+        if self.phase == FinalizerPhase::Waiting {
             self.phase = match (is_there, deleted) {
-                (true, _) => Phase::Working,
-                (false, true) => Phase::Done,
-                (false, false) => Phase::Waiting,
+                (true, _) => FinalizerPhase::Working,
+                (false, true) => FinalizerPhase::Done,
+                (false, false) => FinalizerPhase::Waiting,
             };
         }
         if is_there {
@@ -68,7 +68,7 @@ impl Finalizer {
 
     /// Returns when to add the finalizer, or `None` if it is there or a write of it is pending.
     pub(super) fn due(&self) -> Option<Moment> {
-        let due = self.missing && !self.asked && self.phase != Phase::Done;
+        let due = self.missing && !self.asked && self.phase != FinalizerPhase::Done;
         due.then(|| {
             self.setback
                 .map_or(Moment::default(), |before| before.until)
@@ -78,7 +78,7 @@ impl Finalizer {
     /// Checks whether the finalizer may be removed now. The error says when it may be, if that is known.
     pub(super) fn may_be_removed(&self, now: Moment) -> Result<(), Option<Moment>> {
         match self.again {
-            _ if self.asked || self.phase == Phase::Done => Err(None),
+            _ if self.asked || self.phase == FinalizerPhase::Done => Err(None),
             Some(again) if again > now => Err(Some(again)),
             _ => Ok(()),
         }
@@ -108,9 +108,9 @@ impl Finalizer {
             return;
         }
         if done {
-            self.phase = Phase::Done;
+            self.phase = FinalizerPhase::Done;
         }
-        self.again = (!done).then(|| now.moment + SOON);
+        self.again = (!done).then(|| now.moment + RETRY_REMOVAL_AFTER);
     }
 }
 
@@ -153,7 +153,7 @@ mod tests {
         finalizer.ask();
         assert_eq!(finalizer.may_be_removed(now().moment), Err(None));
         finalizer.removed(false, now());
-        let again = now().moment + SOON;
+        let again = now().moment + RETRY_REMOVAL_AFTER;
         assert_eq!(finalizer.may_be_removed(now().moment), Err(Some(again)));
         assert_eq!(finalizer.may_be_removed(again), Ok(()));
         finalizer.ask();

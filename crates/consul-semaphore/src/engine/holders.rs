@@ -8,14 +8,14 @@ use crate::{Reading, holding::Setback};
 use consul_client::{self as consul, Session, SessionId, clock::Moment, text::one_line};
 
 /// Longest name of a session that is shown, in characters.
-const LONGEST: usize = 256;
+const LONGEST_SHOWN_NAME: usize = 256;
 
 /// Largest number of holders that Consul is asked about: as many as a status lists.
-const LISTED: usize = 20;
+const MOST_NAMES_ASKED: usize = 20;
 
 /// Answer of Consul about a session.
 #[derive(Clone, Debug)]
-enum Known {
+enum HolderAnswer {
     /// The question is pending. The setback is the failure before it, if there was one.
     Asked(Option<Setback>),
     /// The question failed, and is repeated when the setback is over.
@@ -26,22 +26,22 @@ enum Known {
 
 /// Answers about foreign sessions.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct ForeignHolders(BTreeMap<SessionId, Known>);
+pub(crate) struct ForeignHolders(BTreeMap<SessionId, HolderAnswer>);
 
 impl ForeignHolders {
     /// Returns the name and the node of a session, if Consul has answered.
     pub(super) fn name(&self, session: &SessionId) -> Option<&str> {
         match self.0.get(session)? {
-            Known::Name(name) => name.as_deref(),
-            Known::Asked(_) | Known::Failed(_) => None,
+            HolderAnswer::Name(name) => name.as_deref(),
+            HolderAnswer::Asked(_) | HolderAnswer::Failed(_) => None,
         }
     }
 
     /// Returns when to ask Consul again about sessions whose question failed.
     pub(super) fn due(&self) -> impl Iterator<Item = Moment> {
         self.0.values().filter_map(|known| match known {
-            Known::Failed(setback) => Some(setback.until),
-            Known::Asked(_) | Known::Name(_) => None,
+            HolderAnswer::Failed(setback) => Some(setback.until),
+            HolderAnswer::Asked(_) | HolderAnswer::Name(_) => None,
         })
     }
 
@@ -53,18 +53,18 @@ impl ForeignHolders {
     /// Returns whether to ask Consul about this session now, and if so records that it is being asked.
     pub(super) fn is_to_ask(&mut self, session: &SessionId, now: Moment) -> bool {
         let before = match self.0.get(session) {
-            None if self.0.len() >= LISTED => return false,
+            None if self.0.len() >= MOST_NAMES_ASKED => return false,
             None => None,
-            Some(Known::Failed(setback)) if setback.until <= now => Some(*setback),
+            Some(HolderAnswer::Failed(setback)) if setback.until <= now => Some(*setback),
             Some(_) => return false,
         };
-        self.0.insert(session.clone(), Known::Asked(before));
+        self.0.insert(session.clone(), HolderAnswer::Asked(before));
         true
     }
 
     /// Returns whether Consul is being asked about this session.
     pub(super) fn is_asked(&self, session: &SessionId) -> bool {
-        matches!(self.0.get(session), Some(Known::Asked(_)))
+        matches!(self.0.get(session), Some(HolderAnswer::Asked(_)))
     }
 
     /// Records an answer. If the session holds nothing any more, the next pass forgets it.
@@ -75,14 +75,16 @@ impl ForeignHolders {
         now: Now,
     ) {
         let known = match (answer, self.0.remove(&id)) {
-            (Ok(session), _) => Known::Name(session.as_ref().map(describe)),
-            (Err(_), Some(name @ Known::Name(_))) => name,
+            (Ok(session), _) => HolderAnswer::Name(session.as_ref().map(describe)),
+            (Err(_), Some(name @ HolderAnswer::Name(_))) => name,
             (Err(_), before) => {
                 let before = match before {
-                    Some(Known::Asked(Some(setback)) | Known::Failed(setback)) => Some(setback),
+                    Some(HolderAnswer::Asked(Some(setback)) | HolderAnswer::Failed(setback)) => {
+                        Some(setback)
+                    }
                     _ => None,
                 };
-                Known::Failed(Setback::with_jitter(
+                HolderAnswer::Failed(Setback::with_jitter(
                     before.as_ref(),
                     now.moment,
                     now.jitter,
@@ -99,7 +101,7 @@ fn describe(session: &Session) -> String {
         "" => format!("on {}", session.node),
         name => format!("{name} on {}", session.node),
     };
-    one_line(&text, LONGEST)
+    one_line(&text, LONGEST_SHOWN_NAME)
 }
 
 #[cfg(test)]

@@ -20,16 +20,16 @@ use std::{
 use super::{Answer, CallId, Conclusion, QueueRef};
 use crate::{
     SlotRequest, Uid, Workload,
-    plan::{Enough, Part, Slot, Stance, Transaction, Waits},
+    plan::{Enough, HeldSlot, Part, Stance, Transaction, Waits},
 };
 use consul_client::{self as consul, Entry, OpError, clock::Moment};
 
 /// Number of operations that every Consul accepts in a transaction.
-pub(super) const ALWAYS_TAKEN: usize = 64;
+pub(super) const OPERATIONS_ALWAYS_TAKEN: usize = 64;
 
-/// Statement of a queue about a workload.
+/// Report of a queue about a workload.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Said<'a> {
+pub(super) enum QueueReport<'a> {
     /// Something has happened since the queue's last pass, so the next pass decides.
     Later,
     /// The queue does not know what Consul says.
@@ -41,13 +41,13 @@ pub(super) enum Said<'a> {
     /// The workload waits.
     Waits(Waits),
     /// The workload holds its part: these slots.
-    Held(&'a [Slot]),
+    Held(&'a [HeldSlot]),
     /// The workload is being written to.
     Busy,
 }
 
-impl<'a> Said<'a> {
-    /// Returns the statement that follows from this part of a workload. `open` says whether the queue grants slots.
+impl<'a> QueueReport<'a> {
+    /// Returns the report that follows from this part of a workload. `open` says whether the queue grants slots.
     pub(super) fn of(part: Option<&'a Part>, open: bool) -> Self {
         match part {
             Some(Part::Held(slots)) => Self::Held(slots),
@@ -60,7 +60,7 @@ impl<'a> Said<'a> {
     }
 }
 
-impl Said<'_> {
+impl QueueReport<'_> {
     fn waits(&self) -> Option<&Waits> {
         match self {
             Self::Waits(waits) => Some(waits),
@@ -68,15 +68,15 @@ impl Said<'_> {
         }
     }
 
-    /// Returns a copy of the statement that can be kept, or `None` if the workload holds slots.
-    fn lasting(&self) -> Option<Said<'static>> {
+    /// Returns a copy of the report that can be kept, or `None` if the workload holds slots.
+    fn lasting(&self) -> Option<QueueReport<'static>> {
         Some(match self {
-            Self::Later => Said::Later,
-            Self::Unread => Said::Unread,
-            Self::Stopped => Said::Stopped,
-            Self::Absent => Said::Absent,
-            Self::Waits(waits) => Said::Waits(*waits),
-            Self::Busy => Said::Busy,
+            Self::Later => QueueReport::Later,
+            Self::Unread => QueueReport::Unread,
+            Self::Stopped => QueueReport::Stopped,
+            Self::Absent => QueueReport::Absent,
+            Self::Waits(waits) => QueueReport::Waits(*waits),
+            Self::Busy => QueueReport::Busy,
             Self::Held(_) => return None,
         })
     }
@@ -104,11 +104,11 @@ impl Said<'_> {
 
 /// Decision about a workload, by what its queues can do with their parts.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Next {
+pub(super) enum JointStep {
     /// All parts are granted.
     Grant,
     /// The workload is started in these slots.
-    Start(Vec<Slot>),
+    Start(Vec<HeldSlot>),
     /// The workload holds less than it asks for, and gives that back.
     GiveBack,
     /// The workload waits.
@@ -117,59 +117,68 @@ pub(super) enum Next {
 
 /// Decides what to do with a workload. Whether a part was lost is decided only once each queue knows what Consul
 /// says.
-pub(super) fn next(said: &[Said<'_>]) -> Next {
+pub(super) fn next(reports: &[QueueReport<'_>]) -> JointStep {
     let (mut held, mut grantable, mut slots) = (0, 0, Vec::new());
-    for said in said {
-        match said {
-            Said::Later | Said::Unread | Said::Busy => return Next::Wait,
-            Said::Held(here) => {
+    for report in reports {
+        match report {
+            QueueReport::Later | QueueReport::Unread | QueueReport::Busy => return JointStep::Wait,
+            QueueReport::Held(here) => {
                 held += 1;
                 slots.extend(here.iter().cloned());
             }
-            said => grantable += usize::from(said.is_grantable()),
+            report => grantable += usize::from(report.is_grantable()),
         }
     }
-    if held == said.len() {
-        Next::Start(slots)
+    if held == reports.len() {
+        JointStep::Start(slots)
     } else if held > 0 {
-        Next::GiveBack
-    } else if grantable == said.len() {
-        Next::Grant
+        JointStep::GiveBack
+    } else if grantable == reports.len() {
+        JointStep::Grant
     } else {
-        Next::Wait
+        JointStep::Wait
     }
 }
 
 /// Returns the stance of each queue towards a workload that can't have all that it asks for. `due` says that the
 /// workload was passed over for long enough.
-pub(super) fn stances(said: &[Said<'_>], due: bool) -> Vec<Option<Stance>> {
-    let stopped = |said: &Said<'_>| matches!(said, Said::Unread | Said::Stopped);
-    let is_held = |said: &Said<'_>| matches!(said, Said::Held(_) | Said::Busy);
+pub(super) fn stances(reports: &[QueueReport<'_>], due: bool) -> Vec<Option<Stance>> {
+    let stopped =
+        |report: &QueueReport<'_>| matches!(report, QueueReport::Unread | QueueReport::Stopped);
+    let is_held =
+        |report: &QueueReport<'_>| matches!(report, QueueReport::Held(_) | QueueReport::Busy);
     // If there is only one queue, each pass finds out itself whether the workload is the first.
-    let alone = said.len() == 1;
-    let is_next = |said: &Said<'_>| said.waits().is_some_and(|waits| waits.first || alone);
-    let is_late = |said: &Said<'_>| {
-        said.waits()
+    let alone = reports.len() == 1;
+    let is_next =
+        |report: &QueueReport<'_>| report.waits().is_some_and(|waits| waits.first || alone);
+    let is_late = |report: &QueueReport<'_>| {
+        report
+            .waits()
             .is_some_and(|waits| waits.enough == Enough::Late)
     };
-    if said.iter().any(is_held) || said.iter().all(|said| *said == Said::Absent) {
-        return vec![None; said.len()];
+    let absent = |report: &QueueReport<'_>| *report == QueueReport::Absent;
+    if reports.iter().any(is_held) || reports.iter().all(absent) {
+        return vec![None; reports.len()];
     }
-    let never = |said: &Said<'_>| {
-        said.waits()
+    let never = |report: &QueueReport<'_>| {
+        report
+            .waits()
             .is_some_and(|waits| waits.enough == Enough::Never)
     };
-    if said.iter().any(|said| stopped(said) || never(said)) {
-        return vec![Some(Stance::Stopped); said.len()];
+    if reports
+        .iter()
+        .any(|report| stopped(report) || never(report))
+    {
+        return vec![Some(Stance::Stopped); reports.len()];
     }
-    let keeps = due && said.iter().all(is_next);
-    let late = said.iter().filter(|said| is_late(said)).count();
-    let missing = said.iter().filter(|said| !said.is_free()).count();
-    let stances = said.iter().map(|said| {
+    let keeps = due && reports.iter().all(is_next);
+    let late = reports.iter().filter(|report| is_late(report)).count();
+    let missing = reports.iter().filter(|report| !report.is_free()).count();
+    let stances = reports.iter().map(|report| {
         // Where the slots of a workload come free far apart, the first slots must wait for the last ones, or the
         // workload would never have them together.
-        let late_elsewhere = late - usize::from(is_late(said));
-        let missing_elsewhere = missing - usize::from(!said.is_free());
+        let late_elsewhere = late - usize::from(is_late(report));
+        let missing_elsewhere = missing - usize::from(!report.is_free());
         if late_elsewhere > 0 {
             Some(Stance::Stopped)
         } else if keeps {
@@ -185,9 +194,9 @@ pub(super) fn stances(said: &[Said<'_>], due: bool) -> Vec<Option<Stance>> {
 
 /// Returns the part of its request that a workload can't have yet, by what its queues say. The queues are in the
 /// order of its requests.
-pub(super) fn lacking(requests: &[SlotRequest], said: &[Said<'_>]) -> Vec<SlotRequest> {
-    let both = requests.iter().zip(said);
-    let lacking = both.filter(|(_, said)| !said.is_free());
+pub(super) fn lacking(requests: &[SlotRequest], reports: &[QueueReport<'_>]) -> Vec<SlotRequest> {
+    let both = requests.iter().zip(reports);
+    let lacking = both.filter(|(_, report)| !report.is_free());
     lacking.map(|(request, _)| request.clone()).collect()
 }
 
@@ -195,8 +204,8 @@ pub(super) fn lacking(requests: &[SlotRequest], said: &[Said<'_>]) -> Vec<SlotRe
 #[derive(Clone, Debug)]
 pub(super) struct Basis {
     workload: Arc<Workload>,
-    /// Queues of the workload, each with its statement.
-    said: Vec<(QueueRef, Said<'static>)>,
+    /// Queues of the workload, each with its report.
+    reports: Vec<(QueueRef, QueueReport<'static>)>,
     /// Whether the workload was passed over for long enough.
     due: bool,
 }
@@ -206,14 +215,16 @@ impl Basis {
     pub(super) fn of(
         workload: &Arc<Workload>,
         queues: &[QueueRef],
-        said: &[Said<'_>],
+        reports: &[QueueReport<'_>],
         due: bool,
     ) -> Option<Self> {
-        let said = queues.iter().zip(said);
-        let said = said.map(|(queue, said)| Some((queue.clone(), said.lasting()?)));
+        let lasting = queues
+            .iter()
+            .zip(reports)
+            .map(|(queue, report)| Some((queue.clone(), report.lasting()?)));
         Some(Self {
             workload: workload.clone(),
-            said: said.collect::<Option<_>>()?,
+            reports: lasting.collect::<Option<_>>()?,
             due,
         })
     }
@@ -227,15 +238,15 @@ impl Basis {
         due: bool,
         last_passes: &mut LastPasses<'a, impl Fn(&'a QueueRef) -> LastPass<'a>>,
     ) -> bool {
-        let concerned = self.said.iter().any(|(its, _)| its == queue);
+        let concerned = self.reports.iter().any(|(its, _)| its == queue);
         if !concerned || !Arc::ptr_eq(workload, &self.workload) {
             return false;
         }
         let mut same = self.due == due;
-        for (queue, known) in &self.said {
-            match last_passes.of(queue).said(&workload.uid) {
-                Said::Later => return true,
-                said => same &= said == *known,
+        for (queue, known) in &self.reports {
+            match last_passes.of(queue).report(&workload.uid) {
+                QueueReport::Later => return true,
+                report => same &= report == *known,
             }
         }
         same
@@ -254,12 +265,14 @@ pub(super) enum LastPass<'a> {
 }
 
 impl<'a> LastPass<'a> {
-    /// Returns what the last pass says of a workload.
-    pub(super) fn said(self, workload: &Uid) -> Said<'a> {
+    /// Returns the report of the last pass about a workload.
+    pub(super) fn report(self, workload: &Uid) -> QueueReport<'a> {
         match self {
-            Self::Outdated => Said::Later,
-            Self::Uncertain => Said::Unread,
-            Self::Certain(conclusion) => Said::of(conclusion.parts.get(workload), conclusion.open),
+            Self::Outdated => QueueReport::Later,
+            Self::Uncertain => QueueReport::Unread,
+            Self::Certain(conclusion) => {
+                QueueReport::of(conclusion.parts.get(workload), conclusion.open)
+            }
         }
     }
 }
@@ -309,7 +322,7 @@ pub(super) struct Joint {
     /// Bases of the last decisions that workloads wait.
     bases: BTreeMap<Uid, Basis>,
     /// Transactions that several queues wait for.
-    calls: BTreeMap<CallId, Vec<Share>>,
+    calls: BTreeMap<CallId, Vec<JointShare>>,
     /// A flaw that tests put into the stances.
     #[cfg(test)]
     pub(super) distort: Option<fn(Stance) -> Stance>,
@@ -398,7 +411,7 @@ impl Joint {
     }
 
     /// Records that a transaction that these queues wait for has been sent.
-    pub(super) fn sent(&mut self, call: CallId, shares: Vec<Share>) {
+    pub(super) fn sent(&mut self, call: CallId, shares: Vec<JointShare>) {
         self.calls.insert(call, shares);
     }
 
@@ -428,7 +441,7 @@ impl Joint {
 
 /// Part of a transaction that belongs to one queue.
 #[derive(Clone, Debug)]
-pub(super) struct Share {
+pub(super) struct JointShare {
     /// Call that the queue waits for.
     pub(super) id: CallId,
     /// Transaction with the queue's own part.
@@ -442,7 +455,7 @@ pub(super) fn operations(request: &SlotRequest) -> usize {
 }
 
 /// Combines all parts into one transaction, as it is sent.
-pub(super) fn combined(shares: &[Share]) -> Transaction {
+pub(super) fn combined(shares: &[JointShare]) -> Transaction {
     let transactions = || shares.iter().map(|share| &share.transaction);
     let operations = transactions().flat_map(|transaction| &transaction.operations);
     let grants = transactions().flat_map(|transaction| &transaction.grants);
@@ -456,7 +469,7 @@ pub(super) fn combined(shares: &[Share]) -> Transaction {
 }
 
 /// Splits the answer to the whole transaction into the answers to each queue's part, in order.
-fn split(shares: &[Share], answer: &Answer) -> Vec<Answer> {
+fn split(shares: &[JointShare], answer: &Answer) -> Vec<Answer> {
     let Answer::Transacted { sent, result } = answer else {
         return vec![answer.clone(); shares.len()];
     };
@@ -488,7 +501,7 @@ fn split(shares: &[Share], answer: &Answer) -> Vec<Answer> {
             // If every Consul accepts this number of operations, the transaction has too many bytes, and the error
             // stays. If there are more operations, the error counts as a conflict, because the next transaction has
             // fewer.
-            Err(consul::Error::TooLarge(_)) if total > ALWAYS_TAKEN => {
+            Err(consul::Error::TooLarge(_)) if total > OPERATIONS_ALWAYS_TAKEN => {
                 Err(consul::Error::Conflict(Vec::new()))
             }
             Err(error) => Err(error.clone()),

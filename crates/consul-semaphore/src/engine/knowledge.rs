@@ -11,11 +11,11 @@ use consul_client::{self as consul, Entry, Listing, clock::Moment};
 
 /// Largest number of keys written here that may be missing from every listing. Beyond that the watch has brought
 /// nothing for very long, and the prefix is read separately.
-const UNLISTED: usize = 10_000;
+const MOST_UNLISTED_KEYS: usize = 10_000;
 
 /// Failure that keeps Consul from being used now.
 #[derive(Clone, Debug)]
-pub struct Trouble {
+pub struct ConsulTrouble {
     /// Last error: Consul's answer, or the reason why there was none.
     pub error: consul::Error,
     /// Time since which every call of this kind has failed.
@@ -29,15 +29,15 @@ pub struct Trouble {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Troubles {
     /// Trouble with reading the prefix.
-    reading: Option<Trouble>,
+    reading: Option<ConsulTrouble>,
     /// Trouble with asking for the owners of its contenders' sessions.
-    resolving: Option<Trouble>,
+    resolving: Option<ConsulTrouble>,
     /// Trouble with transactions and with making sessions.
-    writing: Option<Trouble>,
+    writing: Option<ConsulTrouble>,
 }
 
 impl Troubles {
-    fn all(&self) -> impl Iterator<Item = &Trouble> {
+    fn all(&self) -> impl Iterator<Item = &ConsulTrouble> {
         let Self {
             reading,
             resolving,
@@ -47,7 +47,7 @@ impl Troubles {
     }
 
     /// Returns the trouble to tell people of: the one that comes first in a pass.
-    pub(super) fn first(&self) -> Option<&Trouble> {
+    pub(super) fn first(&self) -> Option<&ConsulTrouble> {
         self.all().next()
     }
 
@@ -85,13 +85,13 @@ impl Troubles {
 }
 
 /// Records one more failure of a kind of call.
-fn note_failure(trouble: &mut Option<Trouble>, error: consul::Error, now: Now) {
+fn note_failure(trouble: &mut Option<ConsulTrouble>, error: consul::Error, now: Now) {
     let before = trouble.take();
     let (since, setback) = match &before {
         Some(before) => (before.since, Some(&before.setback)),
         None => (now.moment, None),
     };
-    *trouble = Some(Trouble {
+    *trouble = Some(ConsulTrouble {
         error,
         since,
         setback: Setback::with_jitter(setback, now.moment, now.jitter),
@@ -107,7 +107,7 @@ pub(crate) struct Knowledge {
     pub(crate) reading: Option<Reading>,
     /// Prefix as it was known before `reading` became unknown. Nothing is decided from it.
     outdated: Option<Reading>,
-    listed: Listed,
+    listed: LatestListing,
     own_writes: OwnWrites,
     /// Whether the watch failed last. The watch retries by itself, and its listings are for all queues that share it,
     /// so no queue reads the prefix alone in the meantime.
@@ -149,7 +149,7 @@ impl Memory {
 
 /// Place of a listing in Consul's history.
 #[derive(Clone, Copy, Debug, Default)]
-struct Listed {
+struct LatestListing {
     index: u64,
     received: Moment,
 }
@@ -162,7 +162,7 @@ impl Knowledge {
             mode,
             reading: None,
             outdated: None,
-            listed: Listed::default(),
+            listed: LatestListing::default(),
             own_writes: OwnWrites::default(),
             watch_failed: false,
             troubles: Troubles::default(),
@@ -271,7 +271,7 @@ impl Knowledge {
 
     fn note_listing(&mut self, index: u64, sent: Moment, now: Now) {
         self.own_writes.listed(index, sent);
-        self.listed = Listed {
+        self.listed = LatestListing {
             index,
             received: now.moment,
         };
@@ -312,7 +312,7 @@ impl Knowledge {
             reading.check();
             self.memory.observe(reading, now);
         }
-        if self.own_writes.len() > UNLISTED {
+        if self.own_writes.len() > MOST_UNLISTED_KEYS {
             self.invalidate();
         }
     }

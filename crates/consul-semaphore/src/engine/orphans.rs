@@ -19,12 +19,12 @@ pub(super) struct Orphans {
     pub(super) obstacle: Option<Obstacle>,
     /// Whether a search found no session after everything else was deleted.
     pub(super) done: bool,
-    asked: Option<Question>,
+    asked: Option<SessionSearch>,
 }
 
 /// A question to Consul: which sessions exist.
 #[derive(Clone, Copy, Debug)]
-struct Question {
+struct SessionSearch {
     sent: Moment,
     /// Whether nothing of this semaphore was left but such sessions.
     last: bool,
@@ -49,7 +49,7 @@ impl Orphans {
     /// Records that a question to Consul has been sent.
     pub(super) fn ask(&mut self, now: Now, last: bool) {
         let sent = now.moment;
-        self.asked = Some(Question { sent, last });
+        self.asked = Some(SessionSearch { sent, last });
     }
 
     /// Returns how long an orphan must be known before it is ended. Another replica may have just created it, except
@@ -71,7 +71,7 @@ impl Orphans {
         now: Now,
         in_use: impl Fn(&SessionId) -> bool,
     ) -> Vec<SessionId> {
-        let Some(Question { sent, last }) = self.asked.take() else {
+        let Some(SessionSearch { sent, last }) = self.asked.take() else {
             return Vec::new();
         };
         self.looked = Some(sent);
@@ -193,8 +193,8 @@ mod tests {
         ];
         let mut look = |asked| look(&mut orphans, &none, (asked, false), sessions(&names));
         assert!(look(1).is_empty() && look(6).is_empty(), "not yet");
-        let ended = look(11);
-        let ended: Vec<_> = ended.iter().map(SessionId::as_str).collect();
+        let found = look(11);
+        let ended: Vec<_> = found.iter().map(SessionId::as_str).collect();
         assert_eq!(ended, ["batch/db/a", "batch/db:k1/a"]);
     }
 

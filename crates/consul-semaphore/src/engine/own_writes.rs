@@ -9,10 +9,10 @@ use consul_client::{Entry, clock::Moment};
 /// A listing takes longer the more holders there are, and may be older than writes that were answered meanwhile.
 /// Where the listing differs in these keys, the answers count.
 #[derive(Clone, Debug, Default)]
-pub(super) struct OwnWrites(BTreeMap<String, Written>);
+pub(super) struct OwnWrites(BTreeMap<String, OwnWrite>);
 
 #[derive(Clone, Debug)]
-struct Written {
+struct OwnWrite {
     /// Raft index of the transaction; `None` if the answer has no index, because the transaction only deletes.
     index: Option<u64>,
     answered: Moment,
@@ -28,7 +28,7 @@ impl OwnWrites {
     ) {
         let index = answer.iter().map(|entry| entry.modify_index).max();
         for key in keys {
-            self.0.insert(key.to_owned(), Written { index, answered });
+            self.0.insert(key.to_owned(), OwnWrite { index, answered });
         }
     }
 

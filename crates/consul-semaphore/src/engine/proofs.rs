@@ -18,23 +18,23 @@ const PROVE_SOON: Duration = Duration::from_millis(250);
 pub const START_SETTLE_TIME: Duration = Duration::from_secs(5);
 
 /// Time after which the operator warns about pods that are left.
-const OVERDUE: Duration = Duration::from_secs(90);
+const PODS_OVERDUE_AFTER: Duration = Duration::from_secs(90);
 
 /// Largest number of workloads that the API server is asked about at once.
-const CONCURRENCY: usize = 16;
+const MOST_PROOFS_AT_ONCE: usize = 16;
 
 /// Question about the workload of a contender in a reading, at the version that was known then.
 #[derive(Clone, Debug)]
-pub(super) struct Question {
+pub(super) struct PodQuestion {
     pub(super) session: SessionId,
     pub(super) identity: Arc<Identity>,
     version: Option<Arc<str>>,
     asked: Moment,
 }
 
-/// Question about a workload, and its answer.
+/// Answer to a question about a workload: whether pods of the workload are left.
 #[derive(Clone, Debug)]
-struct Proof {
+struct PodProof {
     /// Version of the workload that the question was about.
     of: Option<Arc<str>>,
     workload: Option<Arc<Workload>>,
@@ -49,7 +49,7 @@ struct Proof {
     warned: bool,
 }
 
-impl Proof {
+impl PodProof {
     /// Returns when to ask again.
     fn due(&self) -> Option<Moment> {
         let again = match &self.pods {
@@ -85,7 +85,7 @@ pub(super) enum Remark {
 /// Proofs that were received, and those that were requested.
 #[derive(Clone, Debug)]
 pub(crate) struct Proofs {
-    brought: IdMap<SessionId, Proof>,
+    brought: IdMap<SessionId, PodProof>,
     /// Contenders whose workloads are being asked about, and whether a pod of each has ended since.
     asking: IdMap<SessionId, bool>,
     /// Times since which the workload of each of our contenders is known to have been started.
@@ -108,7 +108,7 @@ impl Default for Proofs {
 impl Proofs {
     /// Returns when to ask for a proof again.
     pub(crate) fn due(&self) -> impl Iterator<Item = Moment> {
-        self.brought.values().filter_map(Proof::due)
+        self.brought.values().filter_map(PodProof::due)
     }
 
     /// Forgets the proof for a contender.
@@ -151,7 +151,11 @@ impl Proofs {
     }
 
     /// Takes a proof into account, or returns the question to ask.
-    pub(super) fn apply(&mut self, contender: &mut OwnContender, now: Moment) -> Option<Question> {
+    pub(super) fn apply(
+        &mut self,
+        contender: &mut OwnContender,
+        now: Moment,
+    ) -> Option<PodQuestion> {
         let session = &contender.session;
         match self.brought.get(session) {
             Some(proof) if proof.is_current(contender, now) => {
@@ -159,9 +163,9 @@ impl Proofs {
                 contender.pods_gone = proof.pods_gone();
                 None
             }
-            _ if self.asking.len() < CONCURRENCY && !self.asking.contains_key(session) => {
+            _ if self.asking.len() < MOST_PROOFS_AT_ONCE && !self.asking.contains_key(session) => {
                 self.asking.insert(session.clone(), false);
-                Some(Question {
+                Some(PodQuestion {
                     session: session.clone(),
                     identity: contender.identity.clone(),
                     version: contender
@@ -178,12 +182,12 @@ impl Proofs {
     /// Records an answer. `known` is the workload as it is known without the answer.
     pub(super) fn answered(
         &mut self,
-        question: Question,
+        question: PodQuestion,
         answer: Result<(Option<Arc<Workload>>, Vec<String>), String>,
         known: Option<Arc<Workload>>,
         now: Now,
     ) -> Option<Remark> {
-        let Question {
+        let PodQuestion {
             session,
             version,
             asked,
@@ -197,7 +201,7 @@ impl Proofs {
         let mut remark = None;
         let first = before.as_ref().map_or(asked, |before| before.first);
         let mut warned = before.as_ref().is_some_and(|before| before.warned);
-        let is_overdue = !warned && asked.since(first) >= OVERDUE;
+        let is_overdue = !warned && asked.since(first) >= PODS_OVERDUE_AFTER;
         let (workload, pods) = match answer {
             Ok((workload, pods)) => {
                 if is_overdue && !pods.is_empty() {
@@ -220,7 +224,7 @@ impl Proofs {
             }
         };
         let start = self.starts.get(&session);
-        let proof = Proof {
+        let proof = PodProof {
             of: version,
             workload,
             pods,
@@ -248,7 +252,7 @@ mod tests {
         }
     }
 
-    fn ask(proofs: &mut Proofs, contender: &OwnContender, now: Now) -> Option<Question> {
+    fn ask(proofs: &mut Proofs, contender: &OwnContender, now: Now) -> Option<PodQuestion> {
         proofs.apply(&mut contender.clone(), now.moment)
     }
 
@@ -274,18 +278,18 @@ mod tests {
         let mut proofs = Proofs::default();
         let contender = |number: usize| samples::ours(&format!("s{number}"), None);
         let mut asked = Vec::new();
-        for number in 0..CONCURRENCY {
+        for number in 0..MOST_PROOFS_AT_ONCE {
             asked.extend(ask(&mut proofs, &contender(number), at(10)));
             assert!(ask(&mut proofs, &contender(number), at(10)).is_none());
         }
-        assert_eq!(asked.len(), CONCURRENCY);
-        assert!(ask(&mut proofs, &contender(CONCURRENCY), at(10)).is_none());
+        assert_eq!(asked.len(), MOST_PROOFS_AT_ONCE);
+        assert!(ask(&mut proofs, &contender(MOST_PROOFS_AT_ONCE), at(10)).is_none());
         // A pod that ends in the meantime may still be in the answer.
         let first = asked.remove(0);
         proofs.touch(&first.session);
         proofs.answered(first, Ok((None, vec!["a".into()])), None, at(11));
         assert_eq!(proofs.due().next(), Some(at(10).moment + PROVE_SOON));
-        assert!(ask(&mut proofs, &contender(CONCURRENCY), at(11)).is_some());
+        assert!(ask(&mut proofs, &contender(MOST_PROOFS_AT_ONCE), at(11)).is_some());
     }
 
     #[test]
@@ -297,7 +301,7 @@ mod tests {
         for round in 0..12 {
             let question = ask(&mut proofs, &gone, now).expect("it is due");
             let remark = proofs.answered(question, Err("away".into()), None, now);
-            if now.moment.since(at(0).moment) < OVERDUE {
+            if now.moment.since(at(0).moment) < PODS_OVERDUE_AFTER {
                 assert_eq!(remark.is_some(), round == 0, "it is said once");
             }
             let due = proofs.due().next().unwrap();

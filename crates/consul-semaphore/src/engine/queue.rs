@@ -16,15 +16,15 @@ use jiff::{SignedDuration, Timestamp};
 
 use self::facts::Facts;
 use super::{
-    Lookup, Owner, Trouble,
+    ConsulTrouble, Lookup, Owner,
     active::Active,
-    calls::{Blocking, Blocks, Calls, Pending},
+    calls::{Blocking, Blocks, Pending, PendingCalls},
     holders::ForeignHolders,
-    joint::ALWAYS_TAKEN,
+    joint::OPERATIONS_ALWAYS_TAKEN,
     knowledge::Knowledge,
     message::{Action, Answer, Call, CallId, Event, Moved, Now, Outcome, Write, Written},
     proofs::{self, Proofs, Remark},
-    refusals::{Excluded, Refusals},
+    refusals::{Excluded, WriteRefusals},
     sessions::Sessions,
     waiting::{Reach, head},
 };
@@ -34,8 +34,8 @@ use crate::{
     Uid, Workload, decide,
     evidence::{LATE, tenure},
     plan::{
-        End, Fail, Failed, GiveBack, Grant, Part, RecordWait, Release, SessionRequest, Skip,
-        Skipped, Slot, Stance, Start, Target, Transaction,
+        End, Fail, Failed, GiveBack, Grant, HeldSlot, Part, RecordWait, Release, SessionRequest,
+        Skip, Skipped, Stance, Start, Target, Transaction,
     },
     rate::{START_WITHIN, StartAnswer},
 };
@@ -45,19 +45,19 @@ use consul_client::{self as consul, Entry, OpError, Session, SessionId, clock::M
 pub const IDLE: Duration = Duration::from_hours(1);
 
 /// Shortest time between two passes that are caused only by the passing of time.
-const SOONEST: Duration = Duration::from_millis(10);
+const MIN_PASS_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Time after which the queue tries again what no event announces.
-const SOON: Duration = Duration::from_secs(1);
+const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// Least time that a call to Consul may take, however soon a running workload has to be suspended. A call that lasts
 /// longer than [`LATE`] would make the next pass believe that the process has slept.
-const LEAST: Duration = Duration::from_millis(500);
+const MIN_CALL_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Largest number of sessions that are made at once for a queue: about as many as the slots that one transaction
 /// grants. Each call takes memory while it waits for those before it, and thousands of workloads may be able to have
 /// a slot.
-const MADE_AT_ONCE: usize = 64;
+const MOST_SESSIONS_MADE_AT_ONCE: usize = 64;
 
 /// Time that a write to a workload may take.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -103,12 +103,12 @@ pub struct Queue {
     operations: Option<usize>,
     /// Whether a transaction of this queue was too large, so that the next ones have few operations.
     cautious: bool,
-    limits: Limits,
+    limits: LimitState,
     pub(crate) knowledge: Knowledge,
     pub(crate) sessions: Sessions,
-    pub(crate) held: Held,
+    pub(crate) held: SlotsHeld,
     active: Active,
-    pub(crate) writes: Writes,
+    pub(crate) writes: WorkloadWrites,
     /// Stances towards workloads that ask for several slots and can't have all of them yet.
     stances: BTreeMap<Uid, Stance>,
     /// Longest cooldown of all semaphores of a workload, for workloads that ask for several semaphores and must not
@@ -120,7 +120,7 @@ pub struct Queue {
     lacking: BTreeMap<Uid, Vec<SlotRequest>>,
     /// Failures of workloads that must not wait, as the last pass decided.
     fails: Vec<Fail>,
-    calls: Calls,
+    calls: PendingCalls,
     schedule: Schedule,
     #[cfg(test)]
     pub(crate) plan: Plan,
@@ -130,7 +130,7 @@ pub struct Queue {
 
 /// State of the limit, as far as it is known.
 #[derive(Clone, Debug, Default)]
-struct Limits {
+struct LimitState {
     /// Limits that are ours: `status.appliedLimits`.
     recorded: Vec<u32>,
     /// Record of what happened to the limit since the spec last changed.
@@ -141,7 +141,7 @@ struct Limits {
 
 /// State of the held slots, including those in their cooldown.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Held {
+pub(crate) struct SlotsHeld {
     pub(crate) evidence: Evidence,
     pub(crate) cooldowns: Cooldowns,
     /// Slots of a rate.
@@ -165,12 +165,12 @@ struct Schedule {
 
 /// State of the writes to workloads.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Writes {
+pub(crate) struct WorkloadWrites {
     /// Workloads that are being written to.
     pub(crate) busy: BTreeSet<Uid>,
     /// Workloads in `busy` for which the pending write only records the beginning of their wait.
     recorded: BTreeSet<Uid>,
-    pub(crate) refusals: Refusals,
+    pub(crate) refusals: WriteRefusals,
     /// Time at which to retry a write that could not be sent.
     again: Option<Moment>,
 }
@@ -196,7 +196,7 @@ impl Queue {
     }
 
     /// Returns why Consul can't be used, if it can't.
-    pub fn trouble(&self) -> Option<&Trouble> {
+    pub fn trouble(&self) -> Option<&ConsulTrouble> {
         self.knowledge.troubles.first()
     }
 
@@ -357,21 +357,21 @@ impl Queue {
             settings,
             operations: None,
             cautious: false,
-            limits: Limits {
+            limits: LimitState {
                 recorded,
                 defence,
                 fenced: false,
             },
             sessions: Sessions::default(),
-            held: Held::default(),
+            held: SlotsHeld::default(),
             active: Active::default(),
-            writes: Writes::default(),
+            writes: WorkloadWrites::default(),
             stances: BTreeMap::new(),
             longest_cooldowns: BTreeMap::new(),
             requests: BTreeMap::new(),
             lacking: BTreeMap::new(),
             fails: Vec::new(),
-            calls: Calls::default(),
+            calls: PendingCalls::default(),
             schedule: Schedule::default(),
             #[cfg(test)]
             plan: Plan::default(),
@@ -533,7 +533,9 @@ impl Queue {
             }
             // Later transactions have fewer operations.
             Err(consul::Error::TooLarge(_)) if too_long => {}
-            Err(consul::Error::TooLarge(_)) if transaction.operations.len() > ALWAYS_TAKEN => {
+            Err(consul::Error::TooLarge(_))
+                if transaction.operations.len() > OPERATIONS_ALWAYS_TAKEN =>
+            {
                 self.be_cautious();
             }
             Err(error) => self.knowledge.transaction_failed(transaction, error, now),
@@ -542,7 +544,7 @@ impl Queue {
 
     fn set_capacity(&mut self, operations: usize) {
         let most = if self.cautious {
-            operations.min(ALWAYS_TAKEN)
+            operations.min(OPERATIONS_ALWAYS_TAKEN)
         } else {
             operations
         };
@@ -553,7 +555,7 @@ impl Queue {
     /// transaction with more operations was too large, and its bytes may be the reason.
     fn be_cautious(&mut self) {
         self.cautious = true;
-        self.set_capacity(self.operations.unwrap_or(ALWAYS_TAKEN));
+        self.set_capacity(self.operations.unwrap_or(OPERATIONS_ALWAYS_TAKEN));
     }
 
     /// Records that a workload can't be granted its slots at several lock keys in one transaction. Other workloads
@@ -633,8 +635,8 @@ impl Queue {
         }
     }
 
-    fn note_tokens<'a>(&mut self, slots: impl IntoIterator<Item = &'a Slot>) {
-        let greatest = slots.into_iter().map(Slot::fencing_token).max();
+    fn note_tokens<'a>(&mut self, slots: impl IntoIterator<Item = &'a HeldSlot>) {
+        let greatest = slots.into_iter().map(HeldSlot::fencing_token).max();
         self.held.fencing_token = self.held.fencing_token.max(greatest);
     }
 
@@ -642,8 +644,9 @@ impl Queue {
         let (workload, sessions) = (&grant.workload.uid, &grant.sessions);
         let mut others = Vec::new();
         self.sessions.ahead.retain(|slot, ahead| {
-            let granted = sessions.get(&slot.ordinal);
-            let granted = granted.filter(|_| slot.workload == *workload);
+            let granted = sessions
+                .get(&slot.ordinal)
+                .filter(|_| slot.workload == *workload);
             // The contender of another operator may have been granted the slot.
             others.extend(
                 granted
@@ -757,7 +760,7 @@ impl Queue {
 
     fn proved(
         &mut self,
-        question: proofs::Question,
+        question: proofs::PodQuestion,
         answer: Result<(Option<Arc<Workload>>, Vec<String>), String>,
         now: Now,
         lookup: &impl Lookup,
@@ -805,7 +808,7 @@ impl Queue {
         let lookup = &self.shadow.tell_changes(&self.sessions, lookup);
         let facts = self.observe(now, lookup);
         if facts.unsure {
-            self.writes.again = Some(now.moment + SOON);
+            self.writes.again = Some(now.moment + RETRY_AFTER);
         }
         let plan = decide(&facts.observed(self, None));
         #[cfg(test)]
@@ -893,9 +896,13 @@ impl Queue {
             self.active
                 .settle(&mut ours, held, reading, settings, &excluded);
         }
-        let bound = self.active.bound.values();
-        let bound = bound.filter(|workload| self.decides_about(workload));
-        let bound = bound.cloned().collect();
+        let bound = self
+            .active
+            .bound
+            .values()
+            .filter(|workload| self.decides_about(workload))
+            .cloned()
+            .collect();
         Facts {
             now,
             certain,
@@ -922,15 +929,16 @@ impl Queue {
             return BTreeSet::new();
         };
         let stamp = now.moment + START_WITHIN + period;
-        let waiting = ours.iter().map(|ours| &ours.session);
-        let waiting = waiting.filter(|session| self.held.starts.get(session).is_none());
-        let brief = waiting
+        ours.iter()
+            .map(|ours| &ours.session)
+            .filter(|session| self.held.starts.get(session).is_none())
             .chain(self.sessions.ahead.values())
             .filter(|session| {
                 let end = lookup.life(session).and_then(SessionState::end);
                 end.is_some_and(|end| end <= stamp)
-            });
-        brief.cloned().collect()
+            })
+            .cloned()
+            .collect()
     }
 
     /// Returns whether nothing is known yet of the session of a waiting workload, so that nothing can be granted.
@@ -967,7 +975,7 @@ impl Queue {
     /// Returns until when to wait for a call that blocks.
     fn patience_for_calls(&self, now: Now) -> Option<Moment> {
         let deadline = self.knowledge.deadline?;
-        Some(deadline.max(now.moment + LEAST))
+        Some(deadline.max(now.moment + MIN_CALL_TIMEOUT))
     }
 
     /// Requests what is unknown: the prefix, and the owners of the contenders. Returns whether all of that is known.
@@ -1008,8 +1016,9 @@ impl Queue {
             return;
         };
         let found = self.sessions.found(reading);
-        let gone = self.sessions.without_contender(reading);
-        let gone: Vec<_> = gone
+        let gone: Vec<_> = self
+            .sessions
+            .without_contender(reading)
             .into_iter()
             .map(|session| (reading.is_named(&session), session))
             .collect();
@@ -1075,14 +1084,15 @@ impl Queue {
             return Vec::new();
         };
         let contenders = self.active.contenders.iter();
-        let ours = contenders.map(|(session, identity)| OwnContender {
-            session: session.clone(),
-            identity: identity.clone(),
-            workload: lookup.contends(&identity.uid, Some(session)),
-            pods_gone: false,
-        });
-        let mut ours: Vec<OwnContender> = ours.collect();
-        let Held {
+        let mut ours: Vec<OwnContender> = contenders
+            .map(|(session, identity)| OwnContender {
+                session: session.clone(),
+                identity: identity.clone(),
+                workload: lookup.contends(&identity.uid, Some(session)),
+                pods_gone: false,
+            })
+            .collect();
+        let SlotsHeld {
             proofs, evidence, ..
         } = &mut self.held;
         let all = ours.len() + evidence.count_of_steady();
@@ -1322,12 +1332,15 @@ impl Queue {
     pub(super) fn evidence_for<'a>(
         &mut self,
         workload: &Uid,
-        slots: impl Iterator<Item = &'a Slot> + Clone,
+        slots: impl Iterator<Item = &'a HeldSlot> + Clone,
         now: Now,
         lookup: &impl Lookup,
     ) -> Option<Moment> {
         self.note_tokens(slots.clone());
-        let start_by = self.held.starts.start_by(slots.clone().map(Slot::session));
+        let start_by = self
+            .held
+            .starts
+            .start_by(slots.clone().map(HeldSlot::session));
         let workload = lookup.workload(workload);
         let grace = workload
             .as_ref()
@@ -1343,7 +1356,7 @@ impl Queue {
         };
         let reading = self.knowledge.reading.as_ref();
         let seen = reading.and_then(|reading| enough(reading.sent, self.settings.span()));
-        let lives = |slot: &Slot| match self.sessions.life(slot.session(), lookup) {
+        let lives = |slot: &HeldSlot| match self.sessions.life(slot.session(), lookup) {
             Some(SessionState::Renewed { sent, ttl }) => enough(sent, ttl),
             Some(SessionState::Endless) => Some(Moment::END),
             Some(SessionState::Unknown | SessionState::Gone) | None => None,
@@ -1400,7 +1413,7 @@ impl Queue {
     /// the pass after the next answer requests the session.
     fn make_session(&mut self, request: &SessionRequest) {
         let making = &mut self.sessions.making;
-        if making.len() >= MADE_AT_ONCE || !making.insert(request.slot()) {
+        if making.len() >= MOST_SESSIONS_MADE_AT_ONCE || !making.insert(request.slot()) {
             return;
         }
         let identity = self.settings.identity(&request.workload, request.ordinal);
@@ -1455,11 +1468,14 @@ impl Queue {
             }
         }
         if certain {
-            let transaction = plan.transaction.iter();
-            let granted = transaction.flat_map(|transaction| &transaction.grants);
-            let granted = granted.map(|grant| &grant.workload.uid);
             let next = plan.sessions.iter().map(|request| &request.workload.uid);
-            let soon: BTreeSet<&Uid> = granted.chain(next).collect();
+            let soon: BTreeSet<&Uid> = plan
+                .transaction
+                .iter()
+                .flat_map(|transaction| &transaction.grants)
+                .map(|grant| &grant.workload.uid)
+                .chain(next)
+                .collect();
             known.retain(|uid| soon.contains(uid));
         }
         known.extend(plan.unheld.iter().map(|workload| workload.uid.clone()));
@@ -1468,8 +1484,8 @@ impl Queue {
 
     /// Schedules another try soon.
     fn retry_soon(&mut self, now: Now) {
-        self.writes.again = Some(now.moment + SOON);
-        self.schedule.next = self.schedule.next.min(now.moment + SOON);
+        self.writes.again = Some(now.moment + RETRY_AFTER);
+        self.schedule.next = self.schedule.next.min(now.moment + RETRY_AFTER);
     }
 
     /// Returns when the next pass is due, which is the earliest of all times. Everything that was due by now is done.
@@ -1486,8 +1502,11 @@ impl Queue {
             .chain(self.writes.refusals.due())
             .chain(self.held.foreign.due())
             .chain(self.held.proofs.due());
-        let next = times.filter(|time| *time > now).min();
-        let next = next.unwrap_or(now + IDLE).max(now + SOONEST);
+        let next = times
+            .filter(|time| *time > now)
+            .min()
+            .unwrap_or(now + IDLE)
+            .max(now + MIN_PASS_INTERVAL);
         // After a lost race the queue tries again before anything else is due.
         let quiet = self.knowledge.quiet_until.filter(|until| *until > now);
         quiet.map_or(next, |quiet| quiet.min(next))
@@ -1624,7 +1643,7 @@ impl Queue {
     }
 
     /// Makes a workload give back what it holds here, because it lost a part of its request.
-    pub(super) fn give_back(&mut self, workload: &Workload, slots: &[Slot]) {
+    pub(super) fn give_back(&mut self, workload: &Workload, slots: &[HeldSlot]) {
         let sessions = slots.iter().map(|slot| slot.session().clone());
         self.write(
             Write::GiveBack(GiveBack {

@@ -12,25 +12,25 @@ use consul_client::clock::Moment;
 
 /// Time for which the API server may still apply a request that it has not answered: the API server's own limit for a
 /// request.
-const UNDECIDED: Duration = Duration::from_mins(1);
+const API_REQUEST_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// Time for which a workload that can't be changed at all is left alone. It is long compared with the time for which
 /// the workload keeps a slot before the operator knows that.
-const LEFT_ALONE: Duration = Duration::from_mins(10);
+const LEAVE_UNCHANGEABLE_FOR: Duration = Duration::from_mins(10);
 
 /// Number of refused starts in a row after which the workloads do not count as the cause.
-const IN_A_ROW: u32 = 3;
+const MOST_REFUSED_STARTS: u32 = 3;
 
 /// A workload that could not be written to.
 #[derive(Clone, Debug)]
-struct Trouble {
+struct FailedWrite {
     setback: Setback,
-    why: Why,
+    why: WriteFailure,
 }
 
 /// The reason why a write failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Why {
+enum WriteFailure {
     /// Another program had changed the workload.
     Conflict,
     /// The write has no answer.
@@ -41,7 +41,7 @@ enum Why {
     TooLarge,
 }
 
-impl Why {
+impl WriteFailure {
     fn refused(self) -> Option<Refused> {
         match self {
             Self::Refused(refused) => Some(refused),
@@ -69,7 +69,9 @@ impl Refused {
         match (write, before) {
             (Write::Start(_), _) => Some(Self::Start),
             (Write::GiveBack(_), None | Some(Self::Start)) => Some(Self::GiveBack(now)),
-            (Write::GiveBack(_), Some(Self::GiveBack(since))) if since + UNDECIDED <= now => {
+            (Write::GiveBack(_), Some(Self::GiveBack(since)))
+                if since + API_REQUEST_TIMEOUT <= now =>
+            {
                 Some(Self::Everything)
             }
             // Other writes than a start fail, too, so the start is not the only one that the API server refuses.
@@ -105,21 +107,21 @@ struct Closed {
 
 /// The workloads that could not be written to, and whether any can be started.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Refusals {
-    troubles: BTreeMap<Uid, Trouble>,
+pub(crate) struct WriteRefusals {
+    troubles: BTreeMap<Uid, FailedWrite>,
     /// Number of starts that were refused in a row.
     in_a_row: u32,
     closed: Option<Closed>,
 }
 
-impl Refusals {
+impl WriteRefusals {
     /// Returns the workloads that are left alone for now, or can't be started.
     pub(super) fn excluded(&self, now: Moment) -> Excluded {
         let mut excluded = Excluded::default();
         for (uid, trouble) in &self.troubles {
             let waits = trouble.setback.until > now;
             match trouble.why.refused() {
-                None if waits && trouble.why == Why::TooLarge => {
+                None if waits && trouble.why == WriteFailure::TooLarge => {
                     excluded.barred.insert(uid.clone());
                 }
                 None | Some(Refused::GiveBack(_)) if waits => {
@@ -144,9 +146,10 @@ impl Refusals {
     /// Whether a workload is left alone for now. A workload that only can't be started is not left alone: the
     /// operator may make it fail, or record its wait.
     pub(super) fn is_troubled(&self, workload: &Uid, now: Moment) -> bool {
-        let trouble = self.troubles.get(workload);
-        let trouble = trouble.filter(|trouble| trouble.why != Why::Refused(Refused::Start));
-        trouble.is_some_and(|trouble| trouble.setback.until > now)
+        self.troubles
+            .get(workload)
+            .filter(|trouble| trouble.why != WriteFailure::Refused(Refused::Start))
+            .is_some_and(|trouble| trouble.setback.until > now)
     }
 
     /// Whether no workload is started for now, because several starts in a row were refused or all starts would be
@@ -201,7 +204,7 @@ impl Refusals {
             Some(trouble)
                 if trouble.why.refused().is_some() && matches!(write, Write::GiveBack(_)) =>
             {
-                trouble.why = Why::Refused(Refused::Start);
+                trouble.why = WriteFailure::Refused(Refused::Start);
             }
             _ => drop(self.troubles.remove(uid)),
         }
@@ -215,15 +218,18 @@ impl Refusals {
     /// before. A program that changes the workload all the time causes one try after another, so these tries have
     /// pauses, too.
     pub(super) fn lost_race(&mut self, uid: &Uid, now: Now) {
-        let before = self.troubles.remove(uid);
-        let before = before.filter(|before| before.why == Why::Conflict);
+        let before = self
+            .troubles
+            .remove(uid)
+            .filter(|before| before.why == WriteFailure::Conflict);
         let setback = Setback::outrun_with_jitter(
             before.as_ref().map(|before| &before.setback),
             now.moment,
             now.jitter,
         );
-        let why = Why::Conflict;
-        self.troubles.insert(uid.clone(), Trouble { setback, why });
+        let why = WriteFailure::Conflict;
+        self.troubles
+            .insert(uid.clone(), FailedWrite { setback, why });
     }
 
     /// Records which workloads have contenders here. A workload without a contender has nothing to give back, for
@@ -231,8 +237,9 @@ impl Refusals {
     /// show that.
     pub(super) fn contend(&mut self, contends: impl Fn(&Uid) -> bool) {
         for (uid, trouble) in &mut self.troubles {
-            if matches!(trouble.why, Why::Refused(Refused::GiveBack(_))) && !contends(uid) {
-                trouble.why = Why::Refused(Refused::Start);
+            let keeps_slot = matches!(trouble.why, WriteFailure::Refused(Refused::GiveBack(_)));
+            if keeps_slot && !contends(uid) {
+                trouble.why = WriteFailure::Refused(Refused::Start);
             }
         }
     }
@@ -253,7 +260,7 @@ impl Refusals {
             self.in_a_row = self.in_a_row.saturating_add(1);
         }
         let asks = self.closed.as_ref().is_some_and(|closed| closed.forbidden);
-        if !asks && (forbidden || starts && self.in_a_row >= IN_A_ROW) {
+        if !asks && (forbidden || starts && self.in_a_row >= MOST_REFUSED_STARTS) {
             let before = self.closed.as_ref().map(|closed| &closed.setback);
             self.closed = Some(Closed {
                 setback: Setback::with_jitter(before, now.moment, now.jitter),
@@ -267,11 +274,12 @@ impl Refusals {
     /// size. The size may change with the number of holders. Returns whether the refusal is news.
     pub(super) fn too_large(&mut self, uid: &Uid, now: Now) -> bool {
         let before = self.troubles.get(uid);
-        let news = before.is_none_or(|before| before.why != Why::TooLarge);
+        let news = before.is_none_or(|before| before.why != WriteFailure::TooLarge);
         let before = before.map(|before| &before.setback);
         let setback = Setback::with_jitter(before, now.moment, now.jitter);
-        let why = Why::TooLarge;
-        self.troubles.insert(uid.clone(), Trouble { setback, why });
+        let why = WriteFailure::TooLarge;
+        self.troubles
+            .insert(uid.clone(), FailedWrite { setback, why });
         news
     }
 
@@ -288,28 +296,27 @@ impl Refusals {
             _ => known,
         };
         if refused == Some(Refused::Everything) {
-            setback.until = now.moment + LEFT_ALONE;
+            setback.until = now.moment + LEAVE_UNCHANGEABLE_FOR;
         }
-        let why = refused.map_or(Why::Unanswered, Why::Refused);
-        let trouble = Trouble { setback, why };
+        let why = refused.map_or(WriteFailure::Unanswered, WriteFailure::Refused);
+        let trouble = FailedWrite { setback, why };
         self.troubles.insert(write.target().uid.clone(), trouble);
     }
 }
 
 /// State that tests compare.
 #[cfg(test)]
-impl Refusals {
+impl WriteRefusals {
     /// Returns how often writes to a workload failed, and the last reason; and how many starts were refused in a row.
     pub(crate) fn history(&self, uid: &Uid) -> impl std::hash::Hash + use<> {
-        let trouble = self.troubles.get(uid);
-        let trouble = trouble.map(|trouble| {
+        let trouble = self.troubles.get(uid).map(|trouble| {
             let why = match trouble.why {
-                Why::Conflict => 0,
-                Why::Unanswered => 1,
-                Why::Refused(Refused::Start) => 2,
-                Why::Refused(Refused::GiveBack(_)) => 3,
-                Why::Refused(Refused::Everything) => 4,
-                Why::TooLarge => 5,
+                WriteFailure::Conflict => 0,
+                WriteFailure::Unanswered => 1,
+                WriteFailure::Refused(Refused::Start) => 2,
+                WriteFailure::Refused(Refused::GiveBack(_)) => 3,
+                WriteFailure::Refused(Refused::Everything) => 4,
+                WriteFailure::TooLarge => 5,
             };
             (trouble.setback.attempts(), why)
         });
@@ -322,7 +329,7 @@ mod tests {
     use super::*;
     use crate::{
         KindName,
-        plan::{GiveBack, Slot, Start, Target},
+        plan::{GiveBack, HeldSlot, Start, Target},
         samples::entry,
     };
 
@@ -344,7 +351,7 @@ mod tests {
     }
 
     fn start() -> Write {
-        let slot = Slot::new("s".into(), &entry("p/s", Some("s"), ""));
+        let slot = HeldSlot::new("s".into(), &entry("p/s", Some("s"), ""));
         Write::Start(Start::new(target(), vec![slot]).unwrap())
     }
 
@@ -365,7 +372,10 @@ mod tests {
         assert_eq!(told, Some(Refused::GiveBack(first)));
         let later = first + Duration::from_secs(59);
         assert_eq!(again(told, later), told);
-        assert_eq!(again(told, first + UNDECIDED), Some(Refused::Everything));
+        assert_eq!(
+            again(told, first + API_REQUEST_TIMEOUT),
+            Some(Refused::Everything)
+        );
         // The user suspended the workload, or this process has just begun.
         assert_eq!(again(None, later), Some(Refused::GiveBack(later)));
     }
@@ -374,13 +384,13 @@ mod tests {
     fn what_is_withheld_follows_from_what_was_refused() {
         let now = Moment::from_boot(Duration::from_secs(100));
         let excluded = |why, at| {
-            let trouble = Trouble {
+            let trouble = FailedWrite {
                 setback: Setback::after(None, now),
                 why,
             };
-            let refusals = Refusals {
+            let refusals = WriteRefusals {
                 troubles: BTreeMap::from([("a".into(), trouble)]),
-                ..Refusals::default()
+                ..WriteRefusals::default()
             };
             let Excluded {
                 busy,
@@ -390,12 +400,13 @@ mod tests {
             (busy.len(), barred.len(), immovable.len())
         };
         let later = now + Duration::from_hours(1);
+        let refused = WriteFailure::Refused;
         for (why, soon, then) in [
-            (Why::Conflict, (1, 0, 0), (0, 0, 0)),
-            (Why::Unanswered, (1, 0, 0), (0, 0, 0)),
-            (Why::Refused(Refused::Start), (0, 1, 0), (0, 0, 0)),
-            (Why::Refused(Refused::GiveBack(now)), (1, 0, 0), (0, 1, 0)),
-            (Why::Refused(Refused::Everything), (0, 1, 1), (0, 0, 0)),
+            (WriteFailure::Conflict, (1, 0, 0), (0, 0, 0)),
+            (WriteFailure::Unanswered, (1, 0, 0), (0, 0, 0)),
+            (refused(Refused::Start), (0, 1, 0), (0, 0, 0)),
+            (refused(Refused::GiveBack(now)), (1, 0, 0), (0, 1, 0)),
+            (refused(Refused::Everything), (0, 1, 1), (0, 0, 0)),
         ] {
             assert_eq!(excluded(why, now), soon, "{why:?}");
             assert_eq!(excluded(why, later), then, "{why:?}, later");
@@ -408,11 +419,12 @@ mod tests {
     fn what_has_nothing_to_give_back_any_more_can_be_started_after_its_pause() {
         let now = Moment::from_boot(Duration::from_secs(100));
         let (uid, later) = (Uid::from("a"), now + Duration::from_hours(1));
-        let mut refusals = Refusals::default();
-        let (setback, why) = (Setback::after(None, now), Why::Refused(Refused::Start));
+        let mut refusals = WriteRefusals::default();
+        let setback = Setback::after(None, now);
+        let why = WriteFailure::Refused(Refused::Start);
         refusals
             .troubles
-            .insert(uid.clone(), Trouble { setback, why });
+            .insert(uid.clone(), FailedWrite { setback, why });
         refusals.failed(&give_back(), true, at(now));
         refusals.failed(&give_back(), false, at(now));
         assert!(refusals.excluded(later).barred.contains(&uid));
@@ -427,7 +439,7 @@ mod tests {
     fn who_is_outrun_again_and_again_pauses_ever_longer_but_not_the_first_time() {
         let mut now = Moment::from_boot(Duration::from_secs(100));
         let uid = Uid::from("a");
-        let mut refusals = Refusals::default();
+        let mut refusals = WriteRefusals::default();
         refusals.failed(&give_back(), true, at(now));
         let mut pauses = Vec::new();
         for _ in 0..12 {
@@ -455,12 +467,12 @@ mod tests {
     fn that_all_starts_are_forbidden_is_held_against_no_workload() {
         let now = Moment::from_boot(Duration::from_secs(100));
         let setback = Setback::after(None, now);
-        let why = Why::Refused(Refused::Everything);
-        let mut refusals = Refusals::default();
+        let why = WriteFailure::Refused(Refused::Everything);
+        let mut refusals = WriteRefusals::default();
         refusals.refused(&start(), "no".to_owned(), true, at(now));
         refusals
             .troubles
-            .insert("a".into(), Trouble { setback, why });
+            .insert("a".into(), FailedWrite { setback, why });
 
         // The closure ends when the API server says so, however long that takes.
         let later = now + Duration::from_hours(1);
@@ -478,7 +490,7 @@ mod tests {
     #[test]
     fn what_was_forbidden_until_just_now_is_held_against_no_workload() {
         let now = Moment::from_boot(Duration::from_secs(100));
-        let mut refusals = Refusals::default();
+        let mut refusals = WriteRefusals::default();
         refusals.refused(&start(), "no".to_owned(), true, at(now));
         refusals.answered(Some(true), at(now));
         refusals.refused(&give_back(), "no".to_owned(), true, at(now));
@@ -496,7 +508,7 @@ mod tests {
     #[test]
     fn a_refusal_does_not_put_off_the_question_whether_all_are_forbidden() {
         let now = Moment::from_boot(Duration::from_secs(100));
-        let mut refusals = Refusals::default();
+        let mut refusals = WriteRefusals::default();
         refusals.refused(&start(), "no".to_owned(), true, at(now));
         let asked = refusals.closed.clone().unwrap().setback.until;
         refusals.refused(&give_back(), "no".to_owned(), true, at(asked));
@@ -506,8 +518,8 @@ mod tests {
     #[test]
     fn refusals_of_some_workloads_close_nothing_for_long() {
         let now = Moment::from_boot(Duration::from_secs(100));
-        let mut refusals = Refusals::default();
-        for _ in 1..IN_A_ROW {
+        let mut refusals = WriteRefusals::default();
+        for _ in 1..MOST_REFUSED_STARTS {
             refusals.refused(&start(), "no".to_owned(), false, at(now));
             refusals.refused(&give_back(), "no".to_owned(), false, at(now));
             assert!(!refusals.is_closed(now));

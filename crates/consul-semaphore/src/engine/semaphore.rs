@@ -148,7 +148,7 @@ impl QueueState {
 
 /// The limits that are ours.
 #[derive(Clone, Debug, Default)]
-struct Limits {
+struct OurLimits {
     /// The limits known to be recorded.
     recorded: Vec<u32>,
     /// The limits about to be recorded.
@@ -159,13 +159,13 @@ struct Limits {
 
 /// A semaphore with all its keys.
 #[derive(Clone, Debug)]
-pub struct Semaphore {
+pub struct SemaphoreState {
     reference: SemaphoreRef,
     spec: Spec,
     access: ConsulAccess,
     /// Whether this process uses the semaphore for itself, without an object.
     standalone: bool,
-    limits: Limits,
+    limits: OurLimits,
     defence: Defence,
     fencing_token: Option<u64>,
     blocked: Blocked,
@@ -177,7 +177,7 @@ pub struct Semaphore {
 }
 
 /// Facts that other modules read.
-impl Semaphore {
+impl SemaphoreState {
     /// Returns the request of the semaphore.
     pub fn spec(&self) -> &Spec {
         &self.spec
@@ -206,7 +206,7 @@ impl Semaphore {
 
     /// Returns the limits that the status of the semaphore must list as ours.
     pub fn applied_limits(&self) -> &[u32] {
-        let Limits {
+        let OurLimits {
             recorded, asked, ..
         } = &self.limits;
         asked.as_ref().unwrap_or(recorded)
@@ -312,7 +312,7 @@ impl Semaphore {
 }
 
 /// Events that concern the semaphore.
-impl Semaphore {
+impl SemaphoreState {
     pub(super) fn new(
         reference: SemaphoreRef,
         spec: Spec,
@@ -324,9 +324,9 @@ impl Semaphore {
             spec,
             access,
             standalone: false,
-            limits: Limits {
+            limits: OurLimits {
                 recorded: known.recorded,
-                ..Limits::default()
+                ..OurLimits::default()
             },
             defence: known.defence,
             fencing_token: known.fencing_token,
@@ -470,7 +470,7 @@ impl Semaphore {
         if news {
             self.limits.recorded = found;
             // The found limits stay ours when the limits that were requested are recorded.
-            let Limits { asked, wanted, .. } = &mut self.limits;
+            let OurLimits { asked, wanted, .. } = &mut self.limits;
             for asked in asked.iter_mut().chain(wanted.values_mut()) {
                 *asked = limit::with_found(asked, limits);
             }
@@ -517,7 +517,7 @@ impl Semaphore {
 }
 
 /// Passes and reviews.
-impl Semaphore {
+impl SemaphoreState {
     /// Whether the queues may have passes. If not, a later event marks them once they may.
     pub(super) fn may_pass(&self) -> bool {
         // The queue of one key does not request what the watch is about to bring for all keys.
@@ -613,7 +613,7 @@ impl Semaphore {
     /// Requests recording of the limits that some key needs to be ours. If no key needs any, drops the limits that are
     /// no longer ours, and returns whether it did.
     fn review_limits(&mut self, duties: &mut Vec<Duty>, now: Now, stores: &impl Stores) -> bool {
-        let Limits {
+        let OurLimits {
             recorded,
             asked,
             wanted,

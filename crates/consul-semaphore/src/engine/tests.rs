@@ -41,8 +41,8 @@ impl Stores for Store {
     }
 
     fn keys(&self, semaphore: &SemaphoreRef) -> Vec<Option<Key>> {
-        let queues = self.workloads.keys();
-        let queues = queues.filter(|queue| queue.semaphore == *semaphore);
+        let all = self.workloads.keys();
+        let queues = all.filter(|queue| queue.semaphore == *semaphore);
         queues.map(|queue| queue.key.clone()).collect()
     }
 
@@ -71,8 +71,8 @@ impl<'a> OfQueue<'a> {
     ) -> impl Iterator<Item = (&'a QueueRef, &'a Arc<Workload>)> {
         let store: &'a Store = self.store;
         let name = self.queue.semaphore.name.clone();
-        let queues = store.workloads.iter();
-        let queues = queues.filter(move |(queue, _)| queue.semaphore.name == name);
+        let all = store.workloads.iter();
+        let queues = all.filter(move |(queue, _)| queue.semaphore.name == name);
         let workloads = queues.flat_map(|(queue, workloads)| {
             let workloads = workloads.iter();
             workloads.map(move |workload| (queue, workload))
@@ -150,8 +150,8 @@ impl Lookup for OfQueue<'_> {
             .filter(|workload| workload.is_replaceable());
         let superseded = waiting.filter_map(|workload| {
             let alike = self.alike(workload);
-            let newer = alike.filter(|(_, other)| other.is_replaceable());
-            let mut newer: Vec<_> = newer
+            let replaceable = alike.filter(|(_, other)| other.is_replaceable());
+            let mut newer: Vec<_> = replaceable
                 .filter(|(_, other)| other.age() > workload.age())
                 .collect();
             newer.sort_by_key(|(_, other)| std::cmp::Reverse(other.age()));
@@ -283,8 +283,8 @@ fn touches(operations: &[Op], prefix: &str) -> bool {
 /// Consul's error. What rests is a mutex.
 fn refusal(refused: Refused, operations: &[Op]) -> consul::Error {
     let locks = |op: &Op| matches!(op, Op::Lock { key, .. } if key.ends_with("/.lock"));
-    let rests = operations.iter().position(locks);
-    let rests = rests.filter(|_| refused == Refused::Rests);
+    let first_lock = operations.iter().position(locks);
+    let rests = first_lock.filter(|_| refused == Refused::Rests);
     let errors = rests.map(|operation| OpError {
         operation,
         what: "can't be locked due to lock delay".into(),
@@ -338,7 +338,7 @@ impl World {
         self.run(1);
     }
 
-    /// The same, with so many seconds for each pass.
+    /// Runs until there is nothing more to do, with so many seconds for each pass.
     fn run(&mut self, seconds: u64) {
         assert!(self.runs_for(1_000, seconds), "it does not come to rest");
     }
@@ -497,8 +497,8 @@ impl World {
     }
 
     fn own_sessions(&self) -> Vec<Session> {
-        let sessions = self.consul.sessions();
-        let sessions = sessions.map(|(id, identity)| Session {
+        let all = self.consul.sessions();
+        let sessions = all.map(|(id, identity)| Session {
             id: id.clone(),
             name: identity.session_name(),
             node: String::new(),
@@ -601,7 +601,7 @@ impl World {
         self.settle();
     }
 
-    fn state(&self) -> &Semaphore {
+    fn state(&self) -> &SemaphoreState {
         self.engine.semaphore(&semaphore("db")).unwrap()
     }
 
@@ -794,7 +794,7 @@ fn an_answer_to_a_queue_that_is_gone_is_nobodys() {
     world.settle();
 }
 
-/// For example for a program that holds a slot for itself.
+/// A semaphore without an object belongs, for example, to a program that holds a slot for itself.
 #[test]
 fn one_without_an_object_waits_for_no_finalizer_and_has_no_duties() {
     let mut world = World::default();
@@ -856,11 +856,11 @@ fn a_listing_from_before_a_transaction_that_was_given_up_tells_nothing() {
         .set_access(&db.semaphore, GRANTED, now, &world.store);
     world.engine.pass(now, &world.store);
     let effects = std::iter::from_fn(|| world.engine.next_effect());
-    let calls = effects.filter_map(|effect| match effect {
+    let sent = effects.filter_map(|effect| match effect {
         Effect::Queue(_, Action::Call(_, call)) => Some(call),
         _ => None,
     });
-    let calls: Vec<_> = calls.collect();
+    let calls: Vec<_> = sent.collect();
     assert!(matches!(calls[..], [Call::Read { .. }]), "{calls:?}");
 }
 

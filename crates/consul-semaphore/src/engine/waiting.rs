@@ -14,11 +14,11 @@ use crate::{AHEAD, Uid, Workload, workload::Place};
 
 /// The number of workloads of each class that a pass reads beyond those that it needs. So many may be queued before the
 /// workloads for which sessions were made ahead, and these sessions are kept.
-const SPARE: usize = 8;
+const SPARE_WORKLOADS: usize = 8;
 
 /// A pass reads at least this many of the workloads that must not wait, because it ends their waits wherever they are
 /// in the queue.
-const HASTY: usize = 64;
+const MOST_HASTY_READ: usize = 64;
 
 /// The properties that decide whether a queue can grant a workload what it asks for. Of two workloads of one class, the
 /// one behind can't be granted its slots when the one before it can't: both ask for the same at the same lock keys, and
@@ -51,8 +51,8 @@ impl RequestClass {
         }
     }
 
-    fn lane(&self) -> Lane {
-        Lane {
+    fn lane(&self) -> RequestLane {
+        RequestLane {
             lost: self.lost,
             hasty: self.hasty,
             slots: self.slots,
@@ -64,7 +64,7 @@ impl RequestClass {
 /// The properties that are common to classes that differ only in what they ask for elsewhere. There are few lanes,
 /// whatever users write, because a request has at most [`MOST_SLOTS`](crate::MOST_SLOTS) slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Lane {
+struct RequestLane {
     lost: bool,
     hasty: bool,
     slots: u32,
@@ -98,14 +98,14 @@ impl Reach<'_> {
 /// slots at once, and those for which sessions are made ahead.
 pub fn head(limit: u32, operations: usize) -> usize {
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-    limit.min(operations) + limit.min(AHEAD) + SPARE
+    limit.min(operations) + limit.min(AHEAD) + SPARE_WORKLOADS
 }
 
 /// The workloads that wait in a queue.
 #[derive(Clone, Debug, Default)]
 pub struct WaitingList {
     places: BTreeMap<Place, Arc<RequestClass>>,
-    lanes: BTreeMap<Lane, Classes>,
+    lanes: BTreeMap<RequestLane, Classes>,
 }
 
 /// The classes of one lane.
@@ -168,7 +168,7 @@ impl WaitingList {
     pub fn read(&self, reach: &Reach<'_>) -> Vec<&Place> {
         let mut read = Vec::new();
         for (lane, classes) in &self.lanes {
-            let most = reach.most.max(if lane.hasty { HASTY } else { 0 });
+            let most = reach.most.max(if lane.hasty { MOST_HASTY_READ } else { 0 });
             classes.read(most, reach, &mut read);
         }
         read.sort_unstable();
@@ -230,11 +230,11 @@ struct Merged<'a> {
     /// The classes of which nothing has been read yet.
     unread: Peekable<std::collections::btree_map::Iter<'a, Place, Arc<RequestClass>>>,
     /// The classes of which some places have been read, by the next place of each.
-    begun: BTreeMap<&'a Place, Rest<'a>>,
+    begun: BTreeMap<&'a Place, UnreadPlaces<'a>>,
 }
 
 /// The places of a class that have not been read.
-struct Rest<'a> {
+struct UnreadPlaces<'a> {
     places: btree_set::Iter<'a, Place>,
     /// The number of places read, without the workloads that are dealt with apart.
     read: usize,
@@ -250,7 +250,7 @@ impl<'a> Merged<'a> {
     }
 
     /// Returns the next place, and what is left of its class.
-    fn next(&mut self) -> Option<(&'a Place, Rest<'a>)> {
+    fn next(&mut self) -> Option<(&'a Place, UnreadPlaces<'a>)> {
         let begun = self.begun.first_key_value().map(|(place, _)| *place);
         let is_next = |unread: &(&'a Place, &'a Arc<RequestClass>)| {
             begun.is_none_or(|begun| unread.0 < begun)
@@ -260,10 +260,10 @@ impl<'a> Merged<'a> {
         };
         let mut places = self.classes.places.get(class)?.iter();
         places.next();
-        Some((place, Rest { places, read: 0 }))
+        Some((place, UnreadPlaces { places, read: 0 }))
     }
 
-    fn put_back(&mut self, mut rest: Rest<'a>) {
+    fn put_back(&mut self, mut rest: UnreadPlaces<'a>) {
         if let Some(next) = rest.places.next() {
             self.begun.insert(next, rest);
         }
@@ -300,8 +300,8 @@ mod tests {
     }
 
     fn class(workload: &Workload) -> RequestClass {
-        let queues = workload.requests.iter();
-        let queues: Vec<_> = queues.map(|request| queue(&request.semaphore)).collect();
+        let requests = workload.requests.iter();
+        let queues: Vec<_> = requests.map(|request| queue(&request.semaphore)).collect();
         RequestClass::of(workload, &queues[0], &queues)
     }
 
@@ -355,8 +355,8 @@ mod tests {
     #[test]
     fn those_that_are_passed_over_count_neither_for_their_class_nor_for_others() {
         let customers: Vec<String> = (0..50).map(|number| format!("c{number}")).collect();
-        let joint = customers.iter().enumerate();
-        let joint = joint.map(|(number, key)| workload(number, 0, 1, Some(key)));
+        let numbered = customers.iter().enumerate();
+        let joint = numbered.map(|(number, key)| workload(number, 0, 1, Some(key)));
         let free = [workload(50, 0, 1, Some("free"))];
         let all: Vec<_> = joint.chain(free).collect();
         let reach = Reach {
@@ -378,8 +378,8 @@ mod tests {
             most in 0..6_usize,
         ) {
             let other = |other: usize| ["a", "b", "c", "d"][other];
-            let all = asked.into_iter().enumerate();
-            let mut all: Vec<_> = all
+            let numbered = asked.into_iter().enumerate();
+            let mut all: Vec<_> = numbered
                 .map(|(number, (priority, slots, elsewhere))| {
                     workload(number, priority, slots, elsewhere.map(other))
                 })

@@ -19,22 +19,22 @@ use crate::{
 use consul_client::clock::Moment;
 
 /// The most workloads of one queue that are dealt with after one pass.
-const MOST: usize = 64;
+const MOST_WAITS_PER_PASS: usize = 64;
 
 /// The pause before another look at a workload about which something is not known yet.
-const SOON: Duration = Duration::from_secs(1);
+const LOOK_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 /// The pause before another look at a workload whose time stands still, so the wait may end that much too late. Also
 /// the pause before another look at a workload that a newer one would supersede if the newer one's semaphores could use
 /// Consul.
-const STANDS_STILL: Duration = Duration::from_secs(15);
+const LOOK_AGAIN_WHILE_BLOCKED: Duration = Duration::from_secs(15);
 
 /// The longest time between two records which show that an operator counts the time.
 pub const HEARTBEAT: Duration = Duration::from_mins(5);
 
 /// What one queue shows about a workload that waits in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Standing {
+pub(super) enum WaitState {
     /// The contenders of the queue are not known, or a call has no answer yet.
     Unsure,
     /// The workload has slots here or may have some, it is being written to, or a write to it has failed.
@@ -44,14 +44,14 @@ pub(super) enum Standing {
 }
 
 /// Returns what all queues of a workload together show.
-fn together(standings: impl IntoIterator<Item = Standing>) -> Standing {
-    let standings: Vec<Standing> = standings.into_iter().collect();
-    if standings.contains(&Standing::Engaged) {
-        Standing::Engaged
-    } else if standings.contains(&Standing::Unsure) {
-        Standing::Unsure
+fn together(states: impl IntoIterator<Item = WaitState>) -> WaitState {
+    let states: Vec<WaitState> = states.into_iter().collect();
+    if states.contains(&WaitState::Engaged) {
+        WaitState::Engaged
+    } else if states.contains(&WaitState::Unsure) {
+        WaitState::Unsure
     } else {
-        Standing::Waits
+        WaitState::Waits
     }
 }
 
@@ -69,7 +69,7 @@ impl Engine {
     /// Records beside the workloads when their waits began. Nothing else depends on the record, so no other write waits
     /// for it.
     fn record_waits(&mut self, queue: &QueueRef, now: Now, stores: &impl Stores) {
-        for workload in stores.of(queue).unrecorded(MOST) {
+        for workload in stores.of(queue).unrecorded(MOST_WAITS_PER_PASS) {
             let Some(began) = workload.wait_to_record() else {
                 continue;
             };
@@ -78,7 +78,7 @@ impl Engine {
             let in_reach = queues
                 .iter()
                 .all(|queue| self.reaches(queue, &workload.uid));
-            if in_reach || self.standing(&queues, &workload.uid, now) == Standing::Engaged {
+            if in_reach || self.wait_state(&queues, &workload.uid, now) == WaitState::Engaged {
                 // The result of the grant or write makes a pass due.
                 continue;
             }
@@ -105,7 +105,7 @@ impl Engine {
 
     /// Ends the waits of older workloads that wait for the same as a newer one.
     fn end_superseded(&mut self, queue: &QueueRef, now: Now, stores: &impl Stores) {
-        for superseded in stores.of(queue).superseded(MOST) {
+        for superseded in stores.of(queue).superseded(MOST_WAITS_PER_PASS) {
             match self.newest_that_may_be_granted(&superseded.newer, now) {
                 Ok(Some(newer)) => {
                     let fail = Fail {
@@ -136,12 +136,12 @@ impl Engine {
                 let known = self.queue(queue);
                 known.is_none_or(Queue::can_use_consul)
             });
-            let later = match self.standing(&queues, &newer.workload.uid, now) {
+            let later = match self.wait_state(&queues, &newer.workload.uid, now) {
                 // The workload no longer waits, or can't be started.
-                Standing::Engaged => continue,
-                _ if !may => STANDS_STILL,
-                Standing::Unsure => SOON,
-                Standing::Waits => return Ok(Some(newer)),
+                WaitState::Engaged => continue,
+                _ if !may => LOOK_AGAIN_WHILE_BLOCKED,
+                WaitState::Unsure => LOOK_AGAIN_AFTER,
+                WaitState::Waits => return Ok(Some(newer)),
             };
             soonest = soonest.into_iter().chain([later]).min();
         }
@@ -150,27 +150,28 @@ impl Engine {
 
     /// Ends the waits of workloads that have waited for as long as they may.
     fn end_overdue(&mut self, queue: &QueueRef, now: Now, stores: &impl Stores) {
-        for overdue in stores.of(queue).overdue(now.time, MOST) {
+        for overdue in stores.of(queue).overdue(now.time, MOST_WAITS_PER_PASS) {
             let uid = &overdue.workload.uid;
             let queues = self.queues_for(&queue.semaphore.namespace, &overdue.workload);
             let later = match self.is_overdue(&overdue, &queues, now) {
                 Ok((timeout, ended)) if self.has_read_since(&queues, ended, now) => {
                     let fail = self.timed_out(&overdue.workload, &queues, timeout);
                     self.fail(queue, &queues, fail, now);
-                    SOON
+                    LOOK_AGAIN_AFTER
                 }
-                Ok(_) => SOON,
+                Ok(_) => LOOK_AGAIN_AFTER,
                 Err(later) => later,
             };
-            let until = SignedDuration::try_from(later).ok();
-            let until = until.and_then(|later| now.time.checked_add(later).ok());
+            let until = SignedDuration::try_from(later)
+                .ok()
+                .and_then(|later| now.time.checked_add(later).ok());
             stores
                 .of(queue)
                 .postpone(uid, until.unwrap_or(Timestamp::MAX));
         }
         if let Some(next) = stores.of(queue).next_overdue() {
             let wait = Duration::try_from(next.duration_since(now.time)).unwrap_or_default();
-            let due = now.moment + wait.clamp(SOON, HEARTBEAT);
+            let due = now.moment + wait.clamp(LOOK_AGAIN_AFTER, HEARTBEAT);
             if let Some(queue) = self.existing(queue) {
                 queue.wake_by(due);
             }
@@ -185,21 +186,27 @@ impl Engine {
         now: Now,
     ) -> Result<(Duration, Timestamp), Duration> {
         let Overdue { workload, timeout } = overdue;
-        let semaphores = queues.iter().map(|queue| self.semaphore(&queue.semaphore));
-        let semaphores = semaphores.collect::<Option<Vec<_>>>().ok_or(STANDS_STILL)?;
-        let blocked = semaphores.iter().map(|semaphore| semaphore.blocked());
-        let blocked = blocked.chain([&workload.wait.kept_out]);
-        let since = workload.waits_since().ok_or(STANDS_STILL)?;
-        let since = Timestamp::from_second(since).map_err(|_| HEARTBEAT)?;
-        let ends = Blocked::deadline(blocked, since, *timeout).ok_or(STANDS_STILL)?;
+        let semaphores = queues
+            .iter()
+            .map(|queue| self.semaphore(&queue.semaphore))
+            .collect::<Option<Vec<_>>>()
+            .ok_or(LOOK_AGAIN_WHILE_BLOCKED)?;
+        let blocked = semaphores
+            .iter()
+            .map(|semaphore| semaphore.blocked())
+            .chain([&workload.wait.kept_out]);
+        let seconds = workload.waits_since().ok_or(LOOK_AGAIN_WHILE_BLOCKED)?;
+        let since = Timestamp::from_second(seconds).map_err(|_| HEARTBEAT)?;
+        let ends = Blocked::deadline(blocked, since, *timeout).ok_or(LOOK_AGAIN_WHILE_BLOCKED)?;
         if ends > now.time {
-            return Err(Duration::try_from(ends.duration_since(now.time)).unwrap_or(SOON));
+            let left = Duration::try_from(ends.duration_since(now.time));
+            return Err(left.unwrap_or(LOOK_AGAIN_AFTER));
         }
         let in_reach = queues
             .iter()
             .all(|queue| self.reaches(queue, &workload.uid));
-        if in_reach || self.standing(queues, &workload.uid, now) != Standing::Waits {
-            return Err(SOON);
+        if in_reach || self.wait_state(queues, &workload.uid, now) != WaitState::Waits {
+            return Err(LOOK_AGAIN_AFTER);
         }
         Ok((*timeout, ends))
     }
@@ -207,9 +214,11 @@ impl Engine {
     /// Whether a workload can have what it asks for in this queue now, which is also assumed before the first result of
     /// a pass.
     fn reaches(&self, queue: &QueueRef, workload: &Uid) -> bool {
-        let state = self.semaphores.get(&queue.semaphore);
-        let state = state.and_then(|state| state.queues.get(&queue.key));
-        let concluded = state.and_then(|state| state.concluded.as_ref());
+        let concluded = self
+            .semaphores
+            .get(&queue.semaphore)
+            .and_then(|semaphore| semaphore.queues.get(&queue.key))
+            .and_then(|state| state.concluded.as_ref());
         concluded.is_none_or(|(conclusion, _)| conclusion.in_reach.contains(workload))
     }
 
@@ -251,10 +260,10 @@ impl Engine {
 
     /// Makes a workload fail, if it is certain that the workload only waits.
     fn fail(&mut self, queue: &QueueRef, queues: &[QueueRef], fail: Fail, now: Now) {
-        match self.standing(queues, &fail.workload.uid, now) {
-            Standing::Engaged => {}
-            Standing::Unsure => self.look_again(queue, SOON, now),
-            Standing::Waits => {
+        match self.wait_state(queues, &fail.workload.uid, now) {
+            WaitState::Engaged => {}
+            WaitState::Unsure => self.look_again(queue, LOOK_AGAIN_AFTER, now),
+            WaitState::Waits => {
                 if let Some(queue) = self.existing(queue) {
                     queue.fail(fail, now);
                 }
@@ -263,10 +272,10 @@ impl Engine {
     }
 
     /// Returns what all queues of a workload together show about it.
-    fn standing(&self, queues: &[QueueRef], workload: &Uid, now: Now) -> Standing {
+    fn wait_state(&self, queues: &[QueueRef], workload: &Uid, now: Now) -> WaitState {
         together(queues.iter().map(|queue| {
             let known = self.queue(queue);
-            known.map_or(Standing::Unsure, |known| known.standing(workload, now))
+            known.map_or(WaitState::Unsure, |known| known.wait_state(workload, now))
         }))
     }
 
@@ -290,7 +299,7 @@ impl Engine {
             first.is_some_and(|first| first.uid == workload.uid)
         };
         if !queues.iter().all(is_first)
-            || self.standing(&queues, &workload.uid, now) != Standing::Waits
+            || self.wait_state(&queues, &workload.uid, now) != WaitState::Waits
             || queues
                 .iter()
                 .all(|queue| self.reaches(queue, &workload.uid))
@@ -322,7 +331,7 @@ impl Engine {
         }
         if victims.len() < lacks {
             if let Some((later, queue)) = soonest.zip(self.existing(queue)) {
-                queue.wake_by(now.moment + later.max(SOON));
+                queue.wake_by(now.moment + later.max(LOOK_AGAIN_AFTER));
             }
             return;
         }
@@ -389,8 +398,11 @@ impl Engine {
             };
             since = since.max(Some(held));
         }
-        let after = queues.iter().filter_map(|queue| self.queue(queue));
-        let after = after.map(|queue| queue.settings().wait.replace_after).max();
+        let after = queues
+            .iter()
+            .filter_map(|queue| self.queue(queue))
+            .map(|queue| queue.settings().wait.replace_after)
+            .max();
         let (Some(since), Some(after)) = (since, after) else {
             return Ok(None);
         };
@@ -444,12 +456,12 @@ fn title(namespace: &str, workload: &Workload) -> String {
 /// The part of the rules above that one queue can tell.
 impl Queue {
     /// Returns what this queue shows about a workload.
-    pub(super) fn standing(&self, workload: &Uid, now: Now) -> Standing {
+    pub(super) fn wait_state(&self, workload: &Uid, now: Now) -> WaitState {
         if self.is_busy(workload) || self.is_granting(workload) || self.is_troubled(workload, now) {
-            return Standing::Engaged;
+            return WaitState::Engaged;
         }
         let Some(reading) = self.reading().filter(|_| !self.is_blocked()) else {
-            return Standing::Unsure;
+            return WaitState::Unsure;
         };
         // Contenders that have come since the last pass are not among those that the pass checked.
         let mut newcomers = Vec::new();
@@ -457,7 +469,7 @@ impl Queue {
             match self.owner(session) {
                 Some(Owner::Own(identity)) => newcomers.push((session, &**identity)),
                 Some(Owner::Neighbour | Owner::Foreign) => {}
-                None => return Standing::Unsure,
+                None => return WaitState::Unsure,
             }
         }
         let holds = self
@@ -467,9 +479,9 @@ impl Queue {
                 identity.uid == *workload && (reading.holds(session) || !reading.is_readable())
             });
         if holds {
-            Standing::Engaged
+            WaitState::Engaged
         } else {
-            Standing::Waits
+            WaitState::Waits
         }
     }
 
@@ -514,9 +526,10 @@ impl Queue {
             let workload = lookup.workload(&identity.uid);
             workload.is_none_or(|workload| workload.phase != Phase::Running)
         };
-        let comes = own.iter();
-        let comes = comes.filter(|(session, identity)| reading.holds(session) && ends(identity));
-        let comes = comes.count();
+        let comes = own
+            .iter()
+            .filter(|(session, identity)| reading.holds(session) && ends(identity))
+            .count();
         let lacks = (asks + held).saturating_sub(limit).saturating_sub(comes);
         Some(lacks.div_ceil(asks))
     }

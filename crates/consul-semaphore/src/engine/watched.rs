@@ -20,7 +20,7 @@ use consul_client::{self as consul, Entries, Listed, Listing, SessionId, clock::
 pub struct WatchedPrefix {
     /// The number of the last listing, from 1.
     number: u64,
-    last: Option<Result<Shown, consul::Error>>,
+    last: Option<Result<ListingStamp, consul::Error>>,
     /// The time since which the watch has been failing; `None` if it does not fail.
     failing_since: Option<Moment>,
     /// The number of the last listing before which Consul's index went back; 0: none.
@@ -30,7 +30,7 @@ pub struct WatchedPrefix {
 
 /// The part of a listing that applies to all keys.
 #[derive(Clone, Copy, Debug)]
-struct Shown {
+struct ListingStamp {
     index: u64,
     sent: Moment,
 }
@@ -77,7 +77,7 @@ impl WatchedPrefix {
         if listing.reset {
             self.reset = self.number;
         }
-        self.last = Some(Ok(Shown {
+        self.last = Some(Ok(ListingStamp {
             index: listing.index,
             sent: listing.sent,
         }));
@@ -110,7 +110,7 @@ impl WatchedPrefix {
         *last_read = self.number;
         Some(match self.last.clone()? {
             Err(error) => Err(error),
-            Ok(Shown { index, sent }) => Ok(News {
+            Ok(ListingStamp { index, sent }) => Ok(News {
                 entries: self.entries(key),
                 index,
                 sent,
@@ -195,8 +195,12 @@ impl WatchedPrefix {
                 part.push(entry.clone());
             }
         }
-        let gone = self.slices.keys().filter(|key| !by_key.contains_key(*key));
-        let gone: Vec<_> = gone.cloned().collect();
+        let gone: Vec<_> = self
+            .slices
+            .keys()
+            .filter(|key| !by_key.contains_key(*key))
+            .cloned()
+            .collect();
         for key in &gone {
             self.slices.remove(key);
         }

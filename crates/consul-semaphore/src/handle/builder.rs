@@ -4,31 +4,33 @@ use std::{num::NonZeroU32, path::Path, sync::Arc, time::Duration};
 
 use tokio::{runtime::Handle, sync::watch};
 
-use super::{Semaphore, Shared};
+use super::{Semaphore, SharedData};
 use crate::{
     InvalidPrefix, LONGEST_COOLDOWN, LONGEST_PERIOD, Mode, OnSlotLost, Prefix, Reserved,
     Restrictions,
     evidence::LATE,
-    holder::{HolderKind, InvalidRequest, Notice, Request, SessionSettings, Settings, SlotsOf},
+    holder::{
+        HolderKind, HolderSettings, InvalidRequest, Notice, Request, SessionSettings, SlotsOf,
+    },
     identity::name_of,
     windows::{NeverOpens, WindowSpec, Windows},
 };
 use consul_client::{Client, clock};
 
 /// The greatest limit, because Consul's values and transactions have no room for many more holders.
-const MOST_SLOTS_OF_ONE: u32 = 5000;
+const GREATEST_LIMIT: u32 = 5000;
 
 /// The most windows of a semaphore.
 const MOST_WINDOWS: usize = 20;
 
 /// The longest name of a node.
-const LONGEST_NODE: usize = 63;
+const LONGEST_NODE_NAME: usize = 63;
 
 /// The time that the work may take to end, by default.
-const GRACE: Duration = Duration::from_secs(10);
+const DEFAULT_GRACE: Duration = Duration::from_secs(10);
 
 /// The node that owns the sessions, if no token limits who may end them.
-const NODE: &str = "consul-semaphore";
+const DEFAULT_NODE: &str = "consul-semaphore";
 
 /// Builds a [`Semaphore`].
 ///
@@ -53,8 +55,8 @@ const NODE: &str = "consul-semaphore";
 pub struct Builder {
     consul: Client,
     /// The semaphores, at least one.
-    parts: Vec<Part>,
-    who: Who,
+    semaphores: Vec<SemaphoreChoices>,
+    names: HolderNames,
     priority: i32,
     fair: bool,
     must_exist: bool,
@@ -64,7 +66,7 @@ pub struct Builder {
 
 /// The choices for one of the semaphores.
 #[derive(Clone)]
-struct Part {
+struct SemaphoreChoices {
     prefix: String,
     mode: Mode,
     limit: Option<u32>,
@@ -76,15 +78,15 @@ struct Part {
 
 /// The names of the holder in Consul.
 #[derive(Clone, Default)]
-struct Who {
+struct HolderNames {
     host: Option<String>,
     program: Option<String>,
-    node: Node,
+    node: SessionNode,
 }
 
 /// The owner of the sessions in Consul.
 #[derive(Clone, Default)]
-enum Node {
+enum SessionNode {
     /// The node that is meant for this, if that harms nobody.
     #[default]
     Usual,
@@ -120,7 +122,7 @@ pub enum InvalidSemaphore {
     )]
     NoLimit(Prefix),
     /// The limit is greater than what fits into Consul.
-    #[error("the limit of {prefix} is {limit}: give at most {MOST_SLOTS_OF_ONE}")]
+    #[error("the limit of {prefix} is {limit}: give at most {GREATEST_LIMIT}")]
     Limit {
         /// The semaphore.
         prefix: Prefix,
@@ -171,7 +173,7 @@ pub enum InvalidSemaphore {
     CooldownOfRate,
     /// The text is no name of a node.
     #[error(
-        "the node {0:?}: give 1 to {LONGEST_NODE} letters, digits, '.', '_' or '-', not only dots"
+        "the node {0:?}: give 1 to {LONGEST_NODE_NAME} letters, digits, '.', '_' or '-', not only dots"
     )]
     Node(String),
     /// No node was named although there is a token. Anybody who may end sessions of the node may end this program's.
@@ -192,7 +194,7 @@ pub enum InvalidSemaphore {
     NoRuntime,
 }
 
-impl Part {
+impl SemaphoreChoices {
     fn new(prefix: String) -> Self {
         Self {
             prefix,
@@ -212,7 +214,7 @@ impl Part {
             (None, Mode::Mutex) => 1,
             (None, Mode::Semaphore) => return Err(InvalidSemaphore::NoLimit(prefix)),
         };
-        if limit > MOST_SLOTS_OF_ONE {
+        if limit > GREATEST_LIMIT {
             return Err(InvalidSemaphore::Limit { prefix, limit });
         }
         if let Some(period) = self.period {
@@ -245,33 +247,33 @@ impl Part {
 impl Builder {
     /// Sets the number of slots, 1 to 5000. It must be the same for all who use the prefix.
     pub fn limit(self, limit: u32) -> Self {
-        self.part(|part| part.limit = Some(limit))
+        self.choose(|semaphore| semaphore.limit = Some(limit))
     }
 
     /// Makes the semaphore a lock with one slot, `<prefix>/.lock`: the lock of `consul lock -n 1`, and of `api.Lock` in
     /// Consul's Go client.
     pub fn mutex(self) -> Self {
-        self.part(|part| part.mode = Mode::Mutex)
+        self.choose(|semaphore| semaphore.mode = Mode::Mutex)
     }
 
     /// Makes the semaphore count starts: at most `limit` slots are granted in any `period`, whole seconds from 1 to 12
     /// hours. Both must be the same for all who use the prefix. A slot that is dropped stays held until its period is
     /// over; see [`Semaphore::all_released`].
     pub fn rate(self, limit: u32, period: Duration) -> Self {
-        self.part(|part| {
-            part.limit = Some(limit);
-            part.period = Some(period);
+        self.choose(|semaphore| {
+            semaphore.limit = Some(limit);
+            semaphore.period = Some(period);
         })
     }
 
     /// Sets how many slots of the semaphore are taken together (default: 1).
     pub fn slots(self, slots: u32) -> Self {
-        self.part(|part| part.slots = slots)
+        self.choose(|semaphore| semaphore.slots = slots)
     }
 
     /// Adds a window. Slots are granted only while a window is open. Other programs know nothing of the windows.
     pub fn window(self, window: WindowSpec) -> Self {
-        self.part(|part| part.windows.push(window))
+        self.choose(|semaphore| semaphore.windows.push(window))
     }
 
     /// Reserves the last free slots, so that this program does not get them unless its priority is at least
@@ -281,19 +283,19 @@ impl Builder {
             slots,
             min_priority,
         };
-        self.part(|part| part.reserved = Some(reserved))
+        self.choose(|semaphore| semaphore.reserved = Some(reserved))
     }
 
     /// Names another semaphore. Slots of all semaphores are granted in one transaction, or none. A call that waits
     /// holds nothing. At most 8 semaphores and 50 slots are possible.
     pub fn and(mut self, prefix: impl Into<String>) -> Self {
-        self.parts.push(Part::new(prefix.into()));
+        self.semaphores.push(SemaphoreChoices::new(prefix.into()));
         self
     }
 
-    fn part(mut self, change: impl FnOnce(&mut Part)) -> Self {
-        if let Some(part) = self.parts.last_mut() {
-            change(part);
+    fn choose(mut self, change: impl FnOnce(&mut SemaphoreChoices)) -> Self {
+        if let Some(semaphore) = self.semaphores.last_mut() {
+            change(semaphore);
         }
         self
     }
@@ -304,8 +306,8 @@ impl Builder {
     pub(super) fn new(consul: Client, prefix: String) -> Self {
         Self {
             consul,
-            parts: vec![Part::new(prefix)],
-            who: Who::default(),
+            semaphores: vec![SemaphoreChoices::new(prefix)],
+            names: HolderNames::default(),
             priority: 0,
             fair: true,
             must_exist: false,
@@ -371,13 +373,13 @@ impl Builder {
     /// Sets the name of this host in Consul, for people (default: the host's own name). Characters that are not allowed
     /// in names are replaced.
     pub fn host(mut self, host: impl Into<String>) -> Self {
-        self.who.host = Some(host.into());
+        self.names.host = Some(host.into());
         self
     }
 
     /// Sets the name of this program in Consul, for people (default: the name of its file).
     pub fn program(mut self, program: impl Into<String>) -> Self {
-        self.who.program = Some(program.into());
+        self.names.program = Some(program.into());
         self
     }
 
@@ -385,7 +387,7 @@ impl Builder {
     /// `consul-semaphore`). The node is registered if it is not there. With a token the node must be named, because
     /// everybody who may write the sessions of a node can end all of them.
     pub fn node(mut self, node: impl Into<String>) -> Self {
-        self.who.node = Node::External(node.into());
+        self.names.node = SessionNode::External(node.into());
         self
     }
 
@@ -394,7 +396,7 @@ impl Builder {
     /// noticed the death, and not after the TTL. But a network that fails for a moment, or an agent that restarts
     /// without its data, ends the sessions of programs that still run: they lose their slots at once.
     pub fn agent_checks(mut self) -> Self {
-        self.who.node = Node::Agent;
+        self.names.node = SessionNode::Agent;
         self
     }
 
@@ -412,8 +414,8 @@ impl Builder {
     /// # Errors
     /// The error says which of the choices is not possible.
     pub fn build(self) -> Result<Semaphore, InvalidSemaphore> {
-        let parts = self.parts.into_iter().map(Part::checked);
-        let request = Request::new(parts.collect::<Result<_, _>>()?)?;
+        let semaphores = self.semaphores.into_iter().map(SemaphoreChoices::checked);
+        let request = Request::new(semaphores.collect::<Result<_, _>>()?)?;
         request.check_reach(self.priority)?;
         let rates = request.semaphores().iter();
         let only_rates = rates.clone().all(|of| of.period.is_some());
@@ -421,17 +423,17 @@ impl Builder {
         if only_rates && !times.cooldown.is_zero() {
             return Err(InvalidSemaphore::CooldownOfRate);
         }
-        let node = self.who.node(&self.consul)?;
+        let node = self.names.node(&self.consul)?;
         let runtime = Handle::try_current().map_err(|_none| InvalidSemaphore::NoRuntime)?;
-        let settings = Settings {
+        let settings = HolderSettings {
             request,
             priority: self.priority,
             fair: self.fair,
             wait: true,
             must_exist: self.must_exist,
             kind: HolderKind::Program,
-            host: self.who.host(),
-            program: self.who.program(),
+            host: self.names.host(),
+            program: self.names.program(),
             session: SessionSettings {
                 node,
                 ttl: times.ttl,
@@ -441,7 +443,7 @@ impl Builder {
             on_slot_lost: OnSlotLost::Suspend,
             grace,
         };
-        Ok(Semaphore(Arc::new(Shared {
+        Ok(Semaphore(Arc::new(SharedData {
             settings,
             consul: self.consul,
             on_notice: self.on_notice,
@@ -451,7 +453,7 @@ impl Builder {
     }
 }
 
-impl Who {
+impl HolderNames {
     fn host(&self) -> String {
         match &self.host {
             Some(host) => name_of(host),
@@ -470,8 +472,8 @@ impl Who {
 
     fn node(&self, consul: &Client) -> Result<Option<String>, InvalidSemaphore> {
         match &self.node {
-            Node::External(node) => {
-                let is_name = node.len() <= LONGEST_NODE
+            SessionNode::External(node) => {
+                let is_name = node.len() <= LONGEST_NODE_NAME
                     && name_of(node) == *node
                     && node.bytes().any(|byte| byte != b'.');
                 let node = node.clone();
@@ -481,10 +483,10 @@ impl Who {
                     Err(InvalidSemaphore::Node(node))
                 }
             }
-            Node::Agent if consul.is_local() => Ok(None),
-            Node::Agent => Err(InvalidSemaphore::NoAgent),
-            Node::Usual if consul.has_token() => Err(InvalidSemaphore::NoNode),
-            Node::Usual => Ok(Some(NODE.to_owned())),
+            SessionNode::Agent if consul.is_local() => Ok(None),
+            SessionNode::Agent => Err(InvalidSemaphore::NoAgent),
+            SessionNode::Usual if consul.has_token() => Err(InvalidSemaphore::NoNode),
+            SessionNode::Usual => Ok(Some(DEFAULT_NODE.to_owned())),
         }
     }
 }
@@ -504,7 +506,7 @@ impl Times {
                 ttl,
                 longest,
             }),
-            given => Ok(given.unwrap_or(GRACE.min(longest))),
+            given => Ok(given.unwrap_or(DEFAULT_GRACE.min(longest))),
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::{fmt, time::Duration};
 
 use crate::{
-    holder::{AcquireError, Settings},
+    holder::{AcquireError, HolderSettings},
     lock::Unreadable,
 };
 use consul_client as consul;
@@ -41,7 +41,11 @@ impl fmt::Display for NoSlot {
 }
 
 impl NoSlot {
-    pub(super) fn new(why: AcquireError, waited: Option<Duration>, settings: &Settings) -> Self {
+    pub(super) fn new(
+        why: AcquireError,
+        waited: Option<Duration>,
+        settings: &HolderSettings,
+    ) -> Self {
         let advice = advice(&why, settings);
         Self {
             why,
@@ -72,7 +76,7 @@ pub(super) fn runtime_ended() -> consul::Error {
 }
 
 /// Returns advice about an error, or an empty text.
-fn advice(error: &AcquireError, settings: &Settings) -> String {
+fn advice(error: &AcquireError, settings: &HolderSettings) -> String {
     match error {
         AcquireError::Refused(error) => advice_on(error, settings),
         AcquireError::Absent(_) => {
@@ -94,7 +98,7 @@ fn advice(error: &AcquireError, settings: &Settings) -> String {
 }
 
 /// Returns advice about a refusal of Consul; an empty text about other errors.
-pub(super) fn advice_on(refusal: &consul::Error, settings: &Settings) -> String {
+pub(super) fn advice_on(refusal: &consul::Error, settings: &HolderSettings) -> String {
     match refusal {
         refusal if refusal.is_unknown_token() => {
             "Consul does not know the token: it was deleted, has expired, or belongs to another Consul. Use one that \
@@ -113,7 +117,7 @@ pub(super) fn advice_on(refusal: &consul::Error, settings: &Settings) -> String 
 }
 
 /// Returns the ACL rules that a program with these settings needs, in Consul's own language.
-fn rules(settings: &Settings) -> String {
+fn rules(settings: &HolderSettings) -> String {
     let semaphores = settings.request.semaphores().iter();
     let keys = semaphores.map(|of| {
         format!(
@@ -136,7 +140,7 @@ mod tests {
     use super::*;
     use crate::{Mode, holder::Request, samples};
 
-    fn settings(node: Option<&str>) -> Settings {
+    fn settings(node: Option<&str>) -> HolderSettings {
         let mut settings = samples::program(
             Request::one("locks/db".parse().unwrap(), Mode::Semaphore, 3).unwrap(),
         );

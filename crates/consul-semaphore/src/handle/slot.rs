@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     Sequencer,
-    holder::{Lost, NotReleased, Settings, Standing},
+    holder::{HolderSettings, Lost, NotReleased, SlotWatch},
     plan::{self, Start},
 };
 use consul_client::{self as consul, SessionId, clock::Moment};
@@ -22,7 +22,7 @@ use consul_client::{self as consul, SessionId, clock::Moment};
 #[must_use = "a slot that is dropped is released"]
 pub struct Slot {
     granted: Start,
-    standing: Standing,
+    watch: SlotWatch,
     /// The sender for the release. The slot's task releases the slot when the sender is used or dropped.
     ends: oneshot::Sender<Released>,
     /// The longest time for which an unreleased slot stays in Consul.
@@ -100,7 +100,7 @@ pub struct StillHeld {
 }
 
 impl StillHeld {
-    pub(super) fn new(failed: NotReleased, expires: Duration, settings: &Settings) -> Self {
+    pub(super) fn new(failed: NotReleased, expires: Duration, settings: &HolderSettings) -> Self {
         let advice = advice_on(&failed.why, settings);
         Self {
             why: failed.why,
@@ -122,19 +122,19 @@ impl StillHeld {
 impl Slot {
     pub(super) fn new(
         granted: Start,
-        settings: &Settings,
-        standing: Standing,
+        settings: &HolderSettings,
+        watch: SlotWatch,
         ends: oneshot::Sender<Released>,
     ) -> Self {
         Self {
             granted,
-            standing,
+            watch,
             ends,
             expires: settings.expires(),
         }
     }
 
-    fn first(&self) -> &plan::Slot {
+    fn first(&self) -> &plan::HeldSlot {
         &self.granted.slot
     }
 
@@ -177,14 +177,14 @@ impl Slot {
     /// Of several slots, the first one that is lost counts. The slot stays lost: drop it and acquire another one. The
     /// slots of a [rate](super::Builder::rate) are never lost, because they only say that something may start.
     pub async fn lost(&self) -> Lost {
-        self.standing.until_lost().await
+        self.watch.until_lost().await
     }
 
     /// Whether the slot is lost, see [`Self::lost`]. Check this before a step that can't be undone. The method reads
     /// the clock, so the answer is right also while the runtime is blocked or overloaded. A slot that was called lost
     /// stays lost.
     pub fn is_lost(&self) -> bool {
-        self.standing.lost().is_some()
+        self.watch.lost().is_some()
     }
 
     /// Releases the slot, and waits until others can have it. With a cooldown, or in a rate, that is when the cooldown
@@ -202,7 +202,7 @@ impl Slot {
         let ended = StillHeld::ended(self.expires);
         let (reply, released) = oneshot::channel();
         // The loss is determined now, and not when the slot's task gets to the release.
-        self.standing.lost();
+        self.watch.lost();
         // An error means that the slot's task has ended.
         if self.ends.send(reply).is_err() {
             return Err(ended.into());
@@ -215,7 +215,7 @@ impl fmt::Debug for Slot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Slot")
             .field("sequencers", &self.sequencers())
-            .field("lost", &self.standing.lost())
+            .field("lost", &self.watch.lost())
             .finish_non_exhaustive()
     }
 }

@@ -11,9 +11,9 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use super::{NoSlot, PendingSlot, ReleaseError, Shared, Slot, StillHeld};
+use super::{NoSlot, PendingSlot, ReleaseError, SharedData, Slot, StillHeld};
 use crate::{
-    holder::{Holder, Notice, Settings},
+    holder::{Holder, HolderSettings, Notice},
     plan::Start,
 };
 use consul_client::clock::Moment;
@@ -25,12 +25,12 @@ type Reply = oneshot::Sender<Result<PendingSlot, NoSlot>>;
 pub(super) type Released = oneshot::Sender<Result<(), ReleaseError>>;
 
 /// The longest time that a call without a slot waits until its place in the queue is given up: enough for a few calls.
-const LEAVING: Duration = Duration::from_secs(2);
+const LEAVE_QUEUE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The result of the wait for a slot.
 enum Taken {
     /// The slot was sent to the caller that asked for it.
-    Given(Given),
+    Given(GivenSlot),
     /// There is no slot.
     Refused(Reply, NoSlot),
     /// Nobody wants the slot any more.
@@ -38,7 +38,7 @@ enum Taken {
 }
 
 /// A slot that was handed out.
-struct Given {
+struct GivenSlot {
     start: Start,
     /// The message that the work begins; closed when the work will never begin.
     begins: oneshot::Receiver<()>,
@@ -52,7 +52,7 @@ struct Given {
 /// Consul is undone whenever the caller is gone.
 pub(super) async fn run(counted: Counted, wait: bool, within: Option<Duration>, reply: Reply) {
     let shared = &counted.0;
-    let settings = Settings {
+    let settings = HolderSettings {
         wait,
         ..shared.settings.clone()
     };
@@ -72,7 +72,7 @@ pub(super) async fn run(counted: Counted, wait: bool, within: Option<Duration>, 
         Taken::Refused(reply, why) => {
             holder.finished();
             // A caller that asks again at once must not come behind its own earlier place.
-            let _left = timeout(LEAVING, holder.release()).await;
+            let _left = timeout(LEAVE_QUEUE_TIMEOUT, holder.release()).await;
             drop(reply.send(Err(why)));
             None
         }
@@ -93,7 +93,7 @@ pub(super) async fn run(counted: Counted, wait: bool, within: Option<Duration>, 
         }
         return;
     };
-    let released = match holder.standing().lost_before() {
+    let released = match holder.slot_watch().lost_before() {
         Some(lost) => Err(ReleaseError::Lost(lost)),
         None => released.map_err(ReleaseError::from),
     };
@@ -112,7 +112,7 @@ fn report(on_notice: &(dyn Fn(Notice) + Send + Sync), notice: Notice) {
 /// Waits for the slot, unless nobody wants it any more.
 async fn take(
     holder: &mut Holder,
-    settings: &Settings,
+    settings: &HolderSettings,
     within: Option<Duration>,
     mut reply: Reply,
 ) -> Taken {
@@ -132,11 +132,11 @@ async fn take(
             let begin_by = holder.offered(&start);
             let ((tells_begin, begins), (tells_end, ends)) =
                 (oneshot::channel(), oneshot::channel());
-            let slot = Slot::new(start.clone(), settings, holder.standing(), tells_end);
+            let slot = Slot::new(start.clone(), settings, holder.slot_watch(), tells_end);
             let pending = PendingSlot::new(slot, tells_begin, begin_by);
             // A slot that can't be sent is dropped, so its work never begins.
             drop(reply.send(Ok(pending)));
-            Taken::Given(Given {
+            Taken::Given(GivenSlot {
                 start,
                 begins,
                 begin_by,
@@ -149,7 +149,7 @@ async fn take(
 
 /// Whether the work begins in a slot that was handed out. The caller may be gone, or may not look at the answer for
 /// long. Until the work begins, the slot neither cools down when it is given back nor counts as a start.
-async fn begins(holder: &mut Holder, given: &mut Given) -> bool {
+async fn begins(holder: &mut Holder, given: &mut GivenSlot) -> bool {
     tokio::select! {
         biased;
         begun = &mut given.begins => begun.is_ok(),
@@ -170,10 +170,10 @@ async fn hold(holder: &mut Holder, mut end: oneshot::Receiver<Released>) -> Opti
 }
 
 /// Counts a task from before its start until it has ended.
-pub(super) struct Counted(Arc<Shared>);
+pub(super) struct Counted(Arc<SharedData>);
 
 impl Counted {
-    pub(super) fn new(shared: &Arc<Shared>) -> Self {
+    pub(super) fn new(shared: &Arc<SharedData>) -> Self {
         shared.tasks.send_modify(|tasks| *tasks += 1);
         Self(shared.clone())
     }

@@ -18,39 +18,42 @@ use consul_client::{self as consul, Backoff, Client, SessionId};
 
 /// A program is near its turn if others wait before it for at most this many slots, whatever the limit is. The number
 /// is enough to be ready while the first ones are served.
-pub(super) const NEAR: usize = 4;
+pub(super) const SLOTS_NEAR_TURN: usize = 4;
 
 /// The most slots for which others may wait before a program that is near its turn. In a long queue the number is the
-/// limit, between [`NEAR`] and this; in a queue that is not long it is this many, so that all these programs see at
-/// once that a queue that stood still begins to move.
-pub(super) const MOST_NEAR: usize = 16;
+/// limit, between [`SLOTS_NEAR_TURN`] and this; in a queue that is not long it is this many, so that all these programs
+/// see at once that a queue that stood still begins to move.
+pub(super) const MOST_SLOTS_NEAR_TURN: usize = 16;
 
 /// A queue of more contenders than this is long: Consul sends all of them for each change.
-pub(super) const LONG: usize = 40;
+pub(super) const LONG_QUEUE: usize = 40;
 
 /// Time in which one slot comes free in the fastest queue. A queue that stands still may begin to move at any time,
 /// and a turn that is not taken passes after [`WINDOW`](crate::turns::WINDOW).
-const FASTEST: Duration = Duration::from_millis(30);
+const FASTEST_SLOT_INTERVAL: Duration = Duration::from_millis(30);
 
-/// The shortest pause between two looks while the queue moves, the shortest one while it stands still, and the
-/// longest.
-const MOVING: Duration = Duration::from_millis(100);
-const STILL: Duration = Duration::from_secs(1);
-const LONGEST: Duration = Duration::from_secs(30);
+/// The shortest pause between two looks while the queue moves.
+const MIN_PAUSE_WHILE_MOVING: Duration = Duration::from_millis(100);
+
+/// The shortest pause between two looks once the queue has stood still for some looks.
+const MIN_PAUSE_WHILE_STILL: Duration = Duration::from_secs(1);
+
+/// The longest pause between two looks.
+const LONGEST_LOOK_PAUSE: Duration = Duration::from_secs(30);
 
 /// Number of looks in a row that find `.lock` unchanged before the keys are read all the same, because others may
 /// have left the queue.
-const UNCHANGED: u32 = 4;
+const MOST_UNCHANGED_LOOKS: u32 = 4;
 
 /// Pauses between looks that fail. Consul may be busy because of the many programs that look.
-const BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), LONGEST);
+const LOOK_BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), LONGEST_LOOK_PAUSE);
 
 /// Number of failures in a row after which the program is told.
-const TOLD_AFTER: u32 = 3;
+const TELL_AFTER_FAILURES: u32 = 3;
 
 /// The contenders at the prefix, as the program found them when others were before it.
 #[derive(Debug)]
-pub(super) struct Ahead {
+pub(super) struct OthersAhead {
     /// Number of slots for which others wait before the program.
     before: usize,
     /// Number of slots that must come free until the turn is near.
@@ -66,7 +69,7 @@ pub(super) struct Ahead {
     free: usize,
 }
 
-impl Ahead {
+impl OthersAhead {
     /// Returns what a reading shows to a program before which others wait for `before` slots; `None` if the reading
     /// does not show the program's contender yet, or if there is no order.
     pub(super) fn of(reading: &Reading, before: usize, program: &Program) -> Option<Self> {
@@ -114,9 +117,13 @@ impl Ahead {
             // A program that reads the whole prefix prunes dead holders, so their slots count as free.
             free += served.iter().filter(|holder| !exists(holder)).count();
         }
-        let gone = |session: &SessionId| !exists(session) || served.contains(session);
-        let gone = self.waiting.iter().filter(|(session, _)| gone(session));
-        let gone: usize = gone.map(|(_, slots)| slots).sum();
+        let is_gone = |session: &SessionId| !exists(session) || served.contains(session);
+        let gone: usize = self
+            .waiting
+            .iter()
+            .filter(|(session, _)| is_gone(session))
+            .map(|(_, slots)| slots)
+            .sum();
         let before = self.before.saturating_sub(gone);
         let freed = free.saturating_sub(self.free);
         before
@@ -150,35 +157,37 @@ pub(super) fn free(lock: &Lock) -> usize {
 /// Returns the number of slots for which others may wait before a program that is near its turn, in a queue of so
 /// many contenders.
 pub(super) fn near(contenders: usize, lock: &Lock) -> usize {
-    if contenders > LONG {
-        limit_of(lock).unwrap_or(0).clamp(NEAR, MOST_NEAR)
+    if contenders > LONG_QUEUE {
+        limit_of(lock)
+            .unwrap_or(0)
+            .clamp(SLOTS_NEAR_TURN, MOST_SLOTS_NEAR_TURN)
     } else {
-        MOST_NEAR
+        MOST_SLOTS_NEAR_TURN
     }
 }
 
 /// The pause until the next look.
 #[derive(Debug)]
-struct Pause {
+struct LookPause {
     /// Number of slots that must come free until the turn is near.
     left: usize,
     shortest: Duration,
 }
 
-impl Pause {
+impl LookPause {
     fn new(left: usize) -> Self {
         Self {
             left,
-            shortest: MOVING,
+            shortest: MIN_PAUSE_WHILE_MOVING,
         }
     }
 
     /// Records that `left` slots must still come free until the turn is near.
     fn note(&mut self, left: usize) {
         self.shortest = if self.left == left {
-            (self.shortest * 2).min(STILL)
+            (self.shortest * 2).min(MIN_PAUSE_WHILE_STILL)
         } else {
-            MOVING
+            MIN_PAUSE_WHILE_MOVING
         };
         self.left = left;
     }
@@ -187,21 +196,23 @@ impl Pause {
     /// all look at once.
     fn length(&self, jitter: f64) -> Duration {
         let left = u32::try_from(self.left).unwrap_or(u32::MAX);
-        let pause = FASTEST.saturating_mul(left);
-        let pause = pause.max(self.shortest).min(LONGEST);
+        let pause = FASTEST_SLOT_INTERVAL
+            .saturating_mul(left)
+            .max(self.shortest)
+            .min(LONGEST_LOOK_PAUSE);
         pause.mul_f64(jitter.mul_add(-0.25, 1.0))
     }
 }
 
 /// Begins to approach the turn. The returned channel closes once the turn is near, or when only a reading can tell
 /// more; before that, the channel gets an error if Consul has not answered for long.
-pub(super) fn begin(consul: &Client, asked: &SlotsOf, ahead: Ahead) -> mpsc::Receiver<News> {
+pub(super) fn begin(consul: &Client, asked: &SlotsOf, ahead: OthersAhead) -> mpsc::Receiver<News> {
     let (news, receiver) = mpsc::channel(1);
     let approach = Approach {
         consul: consul.without_idle_connections(),
         asked: asked.clone(),
         ahead,
-        seen: Seen::default(),
+        seen: LastLooks::default(),
     };
     tokio::spawn(async move {
         tokio::select! {
@@ -215,13 +226,13 @@ pub(super) fn begin(consul: &Client, asked: &SlotsOf, ahead: Ahead) -> mpsc::Rec
 struct Approach {
     consul: Client,
     asked: SlotsOf,
-    ahead: Ahead,
-    seen: Seen,
+    ahead: OthersAhead,
+    seen: LastLooks,
 }
 
 /// The state of `.lock` at the last looks.
 #[derive(Default)]
-struct Seen {
+struct LastLooks {
     /// The `ModifyIndex` of `.lock`.
     index: u64,
     /// Number of looks since the keys were read that found `.lock` unchanged.
@@ -231,8 +242,8 @@ struct Seen {
 impl Approach {
     /// Looks at intervals until the turn is near.
     async fn look_until_near(mut self, news: &mpsc::Sender<News>) {
-        let mut pause = Pause::new(self.ahead.left);
-        let (mut failures, mut told) = (BACKOFF, false);
+        let mut pause = LookPause::new(self.ahead.left);
+        let (mut failures, mut told) = (LOOK_BACKOFF, false);
         loop {
             sleep(pause.length(fastrand::f64())).await;
             match self.look(pause.left).await {
@@ -245,7 +256,7 @@ impl Approach {
                 Ok(_) => return,
                 Err(error) => {
                     let wait = failures.pause();
-                    if failures.tries() >= TOLD_AFTER {
+                    if failures.tries() >= TELL_AFTER_FAILURES {
                         told = true;
                         // Sending fails only if the receiver is gone, and then the approach ends anyway.
                         let _ = news.send(Err(error)).await;
@@ -263,14 +274,14 @@ impl Approach {
         let entry = self.consul.get(&prefix.lock_key()).await?;
         let index = entry.as_ref().map_or(0, |entry| entry.modify_index);
         let is_unchanged = self.seen.index == index;
-        if is_unchanged && self.seen.times < UNCHANGED {
+        if is_unchanged && self.seen.times < MOST_UNCHANGED_LOOKS {
             self.seen.times += 1;
             return Ok(Some(left));
         }
         let keys = self.consul.keys(&prefix.folder(), "").await?;
-        self.seen = Seen { index, times: 0 };
+        self.seen = LastLooks { index, times: 0 };
         let lock = Lock::read(self.asked.mode, entry.as_ref());
-        if is_unchanged && free(&lock) > 0 && left <= MOST_NEAR {
+        if is_unchanged && free(&lock) > 0 && left <= MOST_SLOTS_NEAR_TURN {
             // The programs that are near do not take the free slots, perhaps because they ask for more slots. While a
             // window is closed no program takes a slot, so the programs further behind go on looking.
             return Ok(None);
@@ -322,9 +333,9 @@ mod tests {
     }
 
     /// The last of sixty who wait, behind two holders.
-    fn last_of_sixty() -> Ahead {
+    fn last_of_sixty() -> OthersAhead {
         let reading = reading(&["h", "i"], &waiting(60));
-        Ahead::behind(&reading, 59, &"w59".into())
+        OthersAhead::behind(&reading, 59, &"w59".into())
     }
 
     /// Returns how many slots must come free until the turn of the last of sixty is near, once so many of the
@@ -339,10 +350,10 @@ mod tests {
     fn how_many_are_near_follows_the_limit_of_a_long_queue_within_bounds() {
         let locks = [lock(1, &[]), lock(9, &[]), lock(5000, &[]), broken()];
         assert_eq!(
-            locks.each_ref().map(|lock| near(LONG + 1, lock)),
+            locks.each_ref().map(|lock| near(LONG_QUEUE + 1, lock)),
             [4, 9, 16, 4]
         );
-        assert_eq!(locks.each_ref().map(|lock| near(LONG, lock)), [16; 4]);
+        assert_eq!(locks.each_ref().map(|lock| near(LONG_QUEUE, lock)), [16; 4]);
     }
 
     #[test]
@@ -368,7 +379,7 @@ mod tests {
 
     #[test]
     fn slots_that_were_free_and_not_for_it_bring_nobody_nearer() {
-        let ahead = Ahead::behind(&reading(&["h"], &waiting(60)), 59, &"w59".into());
+        let ahead = OthersAhead::behind(&reading(&["h"], &waiting(60)), 59, &"w59".into());
         let all = keys(&[waiting(60), vec!["h".to_owned()]].concat());
         let left = |lock| ahead.left(&all, &lock);
         assert_eq!(left(lock(2, &["h"])), Some(55));
@@ -393,7 +404,7 @@ mod tests {
 
     #[test]
     fn nobody_comes_nearer_while_the_lock_cannot_be_read() {
-        let ahead = Ahead {
+        let ahead = OthersAhead {
             limit: limit_of(&broken()),
             ..last_of_sixty()
         };
@@ -406,11 +417,11 @@ mod tests {
 
     #[test]
     fn the_next_look_comes_before_the_turn_can_be_near() {
-        let mut pause = Pause::new(100);
-        assert_eq!(pause.length(0.0), 100 * FASTEST);
-        assert_eq!(pause.length(1.0), 75 * FASTEST);
+        let mut pause = LookPause::new(100);
+        assert_eq!(pause.length(0.0), 100 * FASTEST_SLOT_INTERVAL);
+        assert_eq!(pause.length(1.0), 75 * FASTEST_SLOT_INTERVAL);
         pause.note(2);
-        assert_eq!(pause.length(0.0), MOVING);
+        assert_eq!(pause.length(0.0), MIN_PAUSE_WHILE_MOVING);
         let still: Vec<_> = (0..5)
             .map(|_| {
                 pause.note(2);
@@ -419,10 +430,10 @@ mod tests {
             .collect();
         assert_eq!(still, [200, 400, 800, 1000, 1000], "it stands still");
         pause.note(1);
-        assert_eq!(pause.length(0.0), MOVING);
-        assert_eq!(Pause::new(usize::MAX).length(0.0), LONGEST);
+        assert_eq!(pause.length(0.0), MIN_PAUSE_WHILE_MOVING);
+        assert_eq!(LookPause::new(usize::MAX).length(0.0), LONGEST_LOOK_PAUSE);
         assert!(
-            STILL < crate::turns::WINDOW,
+            MIN_PAUSE_WHILE_STILL < crate::turns::WINDOW,
             "nobody sleeps through its turn"
         );
     }

@@ -16,7 +16,7 @@ use crate::{
 use consul_client::{self as consul, Client, NewSession, SessionId, clock::Moment};
 
 /// The result of a call.
-pub(super) enum Done {
+pub(super) enum CallResult {
     /// The answer for the engine.
     Answer(Answer),
     /// A session was made, and is in this state.
@@ -24,7 +24,7 @@ pub(super) enum Done {
 }
 
 /// The pending calls.
-pub(super) struct Calls {
+pub(super) struct ConsulCalls {
     pub(super) consul: Client,
     /// A client like `consul` that keeps no idle connections, for a program that makes few calls: see
     /// [`Self::keep_connections`].
@@ -32,14 +32,14 @@ pub(super) struct Calls {
     keeps_connections: bool,
     /// The external node that owns the sessions; `None`: the node of the agent.
     node: Option<String>,
-    under_way: JoinSet<(CallId, Done)>,
+    under_way: JoinSet<(CallId, CallResult)>,
     /// Sessions that are being ended.
     ending: JoinSet<()>,
     /// Notified when something about a session changes.
     changed: Arc<Notify>,
 }
 
-impl Calls {
+impl ConsulCalls {
     pub(super) fn new(consul: Client, node: Option<String>) -> Self {
         Self {
             sparing: consul.without_idle_connections(),
@@ -81,7 +81,7 @@ impl Calls {
         let consul = self.by(not_after);
         self.under_way.spawn(async move {
             let listing = consul.list(&folder).await;
-            (id, Done::Answer(Answer::Listing(listing)))
+            (id, CallResult::Answer(Answer::Listing(listing)))
         });
     }
 
@@ -96,7 +96,7 @@ impl Calls {
         self.under_way.spawn(async move {
             let sent = Moment::now();
             let result = consul.transaction(&transaction.operations).await;
-            (id, Done::Answer(Answer::Transacted { sent, result }))
+            (id, CallResult::Answer(Answer::Transacted { sent, result }))
         });
     }
 
@@ -122,7 +122,7 @@ impl Calls {
                 ttl,
             });
             let made = consul.create_session_on_node(&request).await;
-            (id, Done::Session(made.map(|session| (session, life))))
+            (id, CallResult::Session(made.map(|session| (session, life))))
         });
     }
 
@@ -145,7 +145,7 @@ impl Calls {
     }
 
     /// Waits for the end of a call; `None` if something about a session has changed.
-    pub(super) async fn next(&mut self) -> Option<(CallId, Done)> {
+    pub(super) async fn next(&mut self) -> Option<(CallId, CallResult)> {
         tokio::select! {
             Some(ended) = self.under_way.join_next() => Some(whole(ended).await),
             Some(ended) = self.ending.join_next() => {

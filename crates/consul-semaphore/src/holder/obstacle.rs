@@ -11,7 +11,7 @@ use crate::{
 use consul_client::{self as consul, SessionId, clock};
 
 /// Number of holders that a message names.
-const NAMED: usize = 5;
+const MOST_NAMED_HOLDERS: usize = 5;
 
 /// The reason why there is no slot.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -25,7 +25,7 @@ pub enum AcquireError {
     /// Consul answers with a refusal.
     #[error(transparent)]
     Refused(consul::Error),
-    /// Nobody uses the prefix, but [`Settings::must_exist`](super::Settings::must_exist) is set.
+    /// Nobody uses the prefix, but [`HolderSettings::must_exist`](super::HolderSettings::must_exist) is set.
     #[error("there is no semaphore at {0} now: nobody holds a slot there or waits for one")]
     Absent(Prefix),
     /// Other users of the prefix have a different limit.
@@ -102,7 +102,7 @@ impl AcquireError {
 
     /// Returns the error if the prefix is used in another way than was asked for, because all users of a prefix must
     /// agree.
-    pub(super) fn conflict(view: &View<'_>, agreement: Option<Agreement>) -> Option<Self> {
+    pub(super) fn conflict(view: &SemaphoreView<'_>, agreement: Option<Agreement>) -> Option<Self> {
         let SlotsOf { prefix, limit, .. } = view.asked;
         let prefix = prefix.clone();
         match (view.reading.map(Reading::lock), agreement) {
@@ -123,7 +123,7 @@ impl AcquireError {
 
 /// The state of one of the program's semaphores, as the program sees it.
 #[derive(Clone, Copy)]
-pub(super) struct View<'a> {
+pub(super) struct SemaphoreView<'a> {
     asked: &'a SlotsOf,
     /// The prefix as it was last read, if it was.
     reading: Option<&'a Reading>,
@@ -143,7 +143,7 @@ pub(super) fn conclusion<'a>(engine: &'a Engine, queue: &QueueRef) -> Option<&'a
     conclusion.certain.then_some(conclusion)
 }
 
-impl<'a> View<'a> {
+impl<'a> SemaphoreView<'a> {
     pub(super) fn of(watched: &'a Watched, engine: &'a Engine, program: &'a Program) -> Self {
         let queue = engine.queue(&watched.queue);
         let settings = queue.map(Queue::settings);
@@ -260,9 +260,13 @@ impl<'a> View<'a> {
         let name =
             |session: &SessionId| Taker::new(session, reading.contender(session)).describe(None);
         let held = holders.len();
-        let mut named: Vec<_> = holders.into_iter().take(NAMED).map(name).collect();
-        if held > NAMED {
-            named.push(format!("{} more", held - NAMED));
+        let mut named: Vec<_> = holders
+            .into_iter()
+            .take(MOST_NAMED_HOLDERS)
+            .map(name)
+            .collect();
+        if held > MOST_NAMED_HOLDERS {
+            named.push(format!("{} more", held - MOST_NAMED_HOLDERS));
         }
         let by = if held > 0 { ", by " } else { "" };
         let withheld = self.withheld_in_words();

@@ -26,7 +26,7 @@ use consul_client::{
 
 /// The slots that a [`Holder`](super::Holder) takes, and the way in which it holds them.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct HolderSettings {
     /// The slots to take: the program gets all of them at once, or none.
     pub request: Request,
     /// Priority of the program. Higher priorities are served first.
@@ -85,12 +85,11 @@ pub struct SessionSettings {
     pub lock_delay: Duration,
 }
 
-impl Settings {
+impl HolderSettings {
     /// Returns the TTL of the session that lives longest.
     fn longest_ttl(&self) -> Duration {
-        let periods = self.request.semaphores().iter();
-        let periods = periods.filter_map(|semaphore| semaphore.period);
-        let rates = periods.map(rate::ttl);
+        let semaphores = self.request.semaphores().iter();
+        let rates = semaphores.filter_map(|semaphore| semaphore.period.map(rate::ttl));
         rates.max().unwrap_or_default().max(self.session.ttl)
     }
 
@@ -164,7 +163,7 @@ impl Drop for Program {
 }
 
 impl Program {
-    pub(super) fn new(settings: &Settings) -> Self {
+    pub(super) fn new(settings: &HolderSettings) -> Self {
         let uid = format!("{}-{:08x}", std::process::id(), fastrand::u32(..));
         let workload = Workload {
             kind: settings.kind.name(),
@@ -208,8 +207,8 @@ impl Program {
     /// Returns the proof for the engine that shows whether the program does any work. A program that waits or leaves
     /// does none.
     pub(super) fn proof(&self) -> Answer {
-        let left = !matches!(self.workload.phase, Phase::Idle | Phase::Deleting);
-        let left = left.then(|| "the program".to_owned());
+        let works = !matches!(self.workload.phase, Phase::Idle | Phase::Deleting);
+        let left = works.then(|| "the program".to_owned());
         Answer::Proof(Ok((
             Some(self.workload.clone()),
             left.into_iter().collect(),

@@ -142,10 +142,10 @@ impl Request {
         if !(1..=MOST_SEMAPHORES).contains(&semaphores.len()) {
             return Err(InvalidRequest::Semaphores(semaphores.len()));
         }
-        let slots = semaphores
+        let slots: u64 = semaphores
             .iter()
-            .map(|semaphore| u64::from(semaphore.slots.get()));
-        let slots = slots.sum();
+            .map(|semaphore| u64::from(semaphore.slots.get()))
+            .sum();
         if slots > u64::from(MOST_SLOTS) {
             return Err(InvalidRequest::Slots(slots));
         }

@@ -97,7 +97,7 @@ async fn the_first_slot_that_is_lost_ends_the_work() {
         Some(Written::Done)
     ));
     let wanted = holder.wanted.take().map(|(_, wanted)| wanted);
-    let Some(Wanted::Stop(lost)) = wanted else {
+    let Some(WantedChange::Stop(lost)) = wanted else {
         panic!("{wanted:?}");
     };
     assert_eq!(lost.prefix, prefix("b"));
@@ -141,8 +141,8 @@ async fn after_its_first_reading(holders: &[&str], waiting: &[&str]) -> (Holder,
         .map(|name| format!("\"{name}\":true"))
         .collect();
     let body = format!(r#"{{"Limit":2,"Holders":{{{}}}}}"#, names.join(","));
-    let contenders = holders.iter().chain(waiting);
-    let contenders = contenders.map(|name| samples::entry(&format!("a/{name}"), Some(name), ""));
+    let all = holders.iter().chain(waiting);
+    let contenders = all.map(|name| samples::entry(&format!("a/{name}"), Some(name), ""));
     let entries: Vec<_> = contenders
         .chain([samples::entry("a/.lock", None, &body)])
         .collect();

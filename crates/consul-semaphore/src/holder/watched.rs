@@ -14,7 +14,7 @@ use std::{
 use tokio::sync::{mpsc, watch};
 
 use super::{
-    approach::{self, Ahead},
+    approach::{self, OthersAhead},
     obstacle::conclusion,
     program::Program,
     request::{Request, SlotsOf},
@@ -58,22 +58,24 @@ enum Follows {
 
 /// The shortest time between two readings of a program that holds its slots, in a long queue. The program learns from
 /// the readings that a slot is lost, and the state of `.lock` when it gives a slot back.
-const HOLDING: Duration = Duration::from_secs(1);
+const HOLDER_READING_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The shortest time between two readings of a program that waits, for each slot that must come free before the
 /// program may be next.
-const WAITING: Duration = Duration::from_millis(25);
+const WAITER_READING_INTERVAL_PER_SLOT: Duration = Duration::from_millis(25);
 
 /// The longest value of the time between two readings of a program that waits: a slot stays free for so long if all
 /// contenders before the program leave at once.
-const MOST: Duration = Duration::from_millis(200);
+const LONGEST_WAITER_READING_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Returns the shortest time between two readings of a holder in a queue of so many contenders, with sessions of this
 /// TTL. Two blocking queries, of a fifth of the TTL and a sixteenth of that each, and the pause between them must end
 /// within half of the TTL, or the slot counts as lost.
 fn holding(contenders: usize, ttl: Option<Duration>) -> Duration {
-    if contenders > approach::LONG {
-        ttl.map_or(HOLDING, |ttl| HOLDING.min(ttl / 40))
+    if contenders > approach::LONG_QUEUE {
+        ttl.map_or(HOLDER_READING_INTERVAL, |ttl| {
+            HOLDER_READING_INTERVAL.min(ttl / 40)
+        })
     } else {
         Duration::ZERO
     }
@@ -85,7 +87,9 @@ fn holding(contenders: usize, ttl: Option<Duration>) -> Duration {
 fn waiting(before: usize, lock: &Lock) -> Duration {
     let further = before.saturating_sub(approach::limit_of(lock).unwrap_or(0));
     let further = u32::try_from(further).unwrap_or(u32::MAX);
-    WAITING.saturating_mul(further).min(MOST)
+    WAITER_READING_INTERVAL_PER_SLOT
+        .saturating_mul(further)
+        .min(LONGEST_WAITER_READING_INTERVAL)
 }
 
 /// The results of following a prefix.
@@ -157,7 +161,7 @@ impl Watched {
             Some(before) if self.far_at.is_none_or(|far_at| far_at < reading.sent) => {
                 // If the reading does not show the program's contender, the contender is to be written first, because
                 // it shows the program's place.
-                if let Some(ahead) = Ahead::of(reading, before, program) {
+                if let Some(ahead) = OthersAhead::of(reading, before, program) {
                     (self.is_near, self.far_at) = (false, Some(reading.sent));
                     self.follows = Follows::FromAfar(approach::begin(consul, &self.asked, ahead));
                 }
@@ -179,8 +183,8 @@ impl Watched {
         let is_close = matches!(self.follows, Follows::Closely(_));
         let is_far = match (is_close, approach::free(lock)) {
             (false, free) => before > near.saturating_add(free),
-            (true, 0) => before > near + approach::NEAR,
-            (true, _) => before > near + approach::MOST_NEAR,
+            (true, 0) => before > near + approach::SLOTS_NEAR_TURN,
+            (true, _) => before > near + approach::MOST_SLOTS_NEAR_TURN,
         };
         is_far && approach::has_order(lock)
     }
@@ -269,7 +273,7 @@ mod tests {
             let ttl = Duration::from_secs(seconds);
             let wait = ttl / 5;
             let query = wait + wait / 16;
-            let pause = holding(approach::LONG + 1, Some(ttl));
+            let pause = holding(approach::LONG_QUEUE + 1, Some(ttl));
             assert!(query * 2 + pause < ttl / 2, "{seconds} s");
         }
     }

@@ -10,11 +10,11 @@ use crate::SessionState;
 use consul_client::{self as consul, Backoff, Client, Renewed, SessionId, clock::Moment};
 
 /// The longest pause between tries to renew a session of unknown state, which is short beside the shortest TTL.
-const UNKNOWN_PAUSE: Duration = Duration::from_secs(2);
+const LONGEST_RETRY_PAUSE: Duration = Duration::from_secs(2);
 
 /// The longest sleep until a renewal is due. Timers stand still while the machine sleeps, and the session does not, so
 /// the boot-time clock is read again that often.
-const STEP: Duration = Duration::from_secs(1);
+const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 
 /// A function that is called when something about a session has changed.
 pub type OnChange = Arc<dyn Fn() + Send + Sync>;
@@ -103,15 +103,15 @@ impl KnownLife {
     }
 }
 
-/// Waits until the boot-time clock, which `now` reads, shows this moment. The wait ends at most [`STEP`] late, even
-/// if the machine sleeps meanwhile.
+/// Waits until the boot-time clock, which `now` reads, shows this moment. The wait ends at most [`LONGEST_SLEEP`] late,
+/// even if the machine sleeps meanwhile.
 async fn until(moment: Moment, now: impl Fn() -> Moment) {
     loop {
         let left = moment.since(now());
         if left.is_zero() {
             return;
         }
-        sleep(left.min(STEP)).await;
+        sleep(left.min(LONGEST_SLEEP)).await;
     }
 }
 
@@ -146,7 +146,7 @@ impl Renewer {
     async fn renew(&self) {
         let longest = match self.life.get() {
             SessionState::Renewed { ttl, .. } => ttl / 6,
-            _ => UNKNOWN_PAUSE,
+            _ => LONGEST_RETRY_PAUSE,
         };
         let mut backoff = backoff(longest);
         loop {

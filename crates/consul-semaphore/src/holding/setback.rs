@@ -3,7 +3,7 @@
 use consul_client::{Backoff, clock::Moment};
 
 /// Number of lost races after which the pauses stop growing.
-const OUTRUN: u32 = 3;
+const LOST_RACES_UNTIL_LONGEST_PAUSE: u32 = 3;
 
 /// The failures in a row, and the time at which the next attempt is due.
 #[derive(Clone, Copy, Debug)]
@@ -46,7 +46,7 @@ impl Setback {
                 ..Self::with_jitter(None, now, jitter)
             };
         };
-        before.backoff.rewind(OUTRUN);
+        before.backoff.rewind(LOST_RACES_UNTIL_LONGEST_PAUSE);
         Self::with_jitter(Some(&before), now, jitter)
     }
 

@@ -176,27 +176,27 @@ fn another_use_is_named() {
                 br#"{"Limit":1,"Holders":{"a":true},"Holders":{"b":true}}"#,
                 0,
             ),
-            Unreadable::OtherShape(TWICE),
+            Unreadable::OtherShape(NAME_TWICE),
         ),
         (
             entry(br#"{"Limit":1,"Limit":9,"Holders":{}}"#, 0),
-            Unreadable::OtherShape(TWICE),
+            Unreadable::OtherShape(NAME_TWICE),
         ),
         (
             entry(br#"{"Limit":1,"Holders":{"a":true,"\u0061":true}}"#, 0),
-            Unreadable::OtherShape(TWICE),
+            Unreadable::OtherShape(NAME_TWICE),
         ),
         // Go clients treat these as the same name.
         (
             entry(br#"{"Limit":1,"Holders":{},"holders":{"a":true}}"#, 0),
-            Unreadable::OtherShape(TWICE),
+            Unreadable::OtherShape(NAME_TWICE),
         ),
         (
             entry(
                 "{\"Limit\":1,\"Holders\":{},\"Holder\u{17f}\":{\"a\":true}}".as_bytes(),
                 0,
             ),
-            Unreadable::OtherShape(TWICE),
+            Unreadable::OtherShape(NAME_TWICE),
         ),
         (
             entry(br#"{"Limit":4294967297,"Holders":{}}"#, 0),
@@ -355,6 +355,9 @@ fn no_more_holders_are_read_than_any_semaphore_has() {
         let lock = read(Some(&entry(shape(MOST_HOLDERS).as_bytes(), 0)));
         assert!(matches!(lock, Lock::Semaphore { body, .. } if body.held() == MOST_HOLDERS));
         let lock = read(Some(&entry(shape(MOST_HOLDERS + 1).as_bytes(), 0)));
-        assert_eq!(lock, Lock::Unreadable(Unreadable::OtherShape(TOO_MANY)));
+        assert_eq!(
+            lock,
+            Lock::Unreadable(Unreadable::OtherShape(TOO_MANY_HOLDERS))
+        );
     }
 }

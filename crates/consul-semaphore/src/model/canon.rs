@@ -84,7 +84,7 @@ impl<'a> Canon<'a> {
         }
     }
 
-    /// These sessions in this order, and how many there are.
+    /// Adds these sessions in this order, and how many there are.
     pub(super) fn in_order<'s>(&mut self, sessions: impl IntoIterator<Item = &'s SessionId>) {
         for session in sessions {
             self.some_session(Some(session));

@@ -15,7 +15,7 @@ pub(crate) struct Consul {
     went_back_to: Option<u64>,
     entries: Arc<BTreeMap<String, Entry>>,
     sessions: Arc<BTreeMap<SessionId, Session>>,
-    /// Its clock, in seconds.
+    /// The clock of the datacenter, in seconds.
     pub(crate) seconds: u64,
     /// The lock-delay of all sessions, in seconds.
     pub(crate) lock_delay: u64,
@@ -61,7 +61,7 @@ impl Consul {
         session
     }
 
-    /// Its raft index, before anything is written.
+    /// Sets the raft index of the datacenter, before anything is written.
     pub(crate) fn begin_at(&mut self, index: u64) {
         self.index = index;
     }
@@ -81,8 +81,8 @@ impl Consul {
         }
     }
 
-    /// Its servers are restored from a snapshot: its keys have the indexes that they had then, and its sessions live
-    /// again. Of those that had ended, another program's expires at once, because nobody renews it.
+    /// Restores the servers from a snapshot: the keys have the indexes that they had then, and the sessions live again.
+    /// Of the sessions that had ended, another program's expires at once, because nobody renews it.
     pub(crate) fn restore(&mut self, snapshot: &Snapshot) {
         let mut unrenewed = Vec::new();
         for (id, session) in Arc::make_mut(&mut self.sessions) {
@@ -151,8 +151,8 @@ impl Consul {
     /// The contenders by workload, and of one workload the oldest first, because the older of two stays.
     pub(super) fn trace(&self, prefix: &Prefix, fair: bool, canon: &mut Canon<'_>) {
         let lock_key = prefix.lock_key();
-        let entries = self.below(prefix).filter(|entry| entry.key != lock_key);
-        let mut entries: Vec<&Entry> = entries.collect();
+        let contenders = self.below(prefix).filter(|entry| entry.key != lock_key);
+        let mut entries: Vec<&Entry> = contenders.collect();
         entries.sort_by_key(|entry| {
             let identity = entry.session.as_ref().and_then(|s| self.identity(s));
             let owner = identity.and_then(|identity| canon.number(&identity.uid));

@@ -61,7 +61,7 @@ struct Setup {
     user_changes: u8,
     /// and how often another program comes.
     arrivals: u8,
-    /// What that program then does.
+    /// What another program does when it comes.
     manner: WaitStyle,
     /// Whether slots are granted in fair order across all clusters.
     fair: bool,
@@ -93,11 +93,11 @@ const BASE: Setup = Setup {
 /// How another program waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum WaitStyle {
-    /// It reads, and claims by that reading.
+    /// The program reads, and claims by that reading.
     Prompt,
-    /// It reads some time before it claims.
+    /// The program reads some time before it claims.
     Slow,
-    /// It never claims.
+    /// The program never claims.
     Silent,
 }
 
@@ -226,9 +226,9 @@ fn tell(property: &str, path: Option<Path<State, Action>>) -> String {
         return property.into();
     };
     let mut last = path.last_state().clone();
-    let actions: Vec<_> = path.into_actions();
-    let actions = actions.iter().map(|action| format!("  {action:?}\n"));
-    let actions: Vec<String> = actions.collect();
+    let taken: Vec<_> = path.into_actions();
+    let lines = taken.iter().map(|action| format!("  {action:?}\n"));
+    let actions: Vec<String> = lines.collect();
     // How a fair schedule continues from it.
     for _ in 0..STEPS {
         let Some(next) = last.next() else {
@@ -243,8 +243,8 @@ fn tell(property: &str, path: Option<Path<State, Action>>) -> String {
 }
 
 fn run(setup: Setup) -> impl Checker<Space> {
-    let checker = Space::new(setup).checker().threads(THREADS);
-    let checker = checker.finish_when(HasDiscoveries::AnyFailures);
+    let builder = Space::new(setup).checker().threads(THREADS);
+    let checker = builder.finish_when(HasDiscoveries::AnyFailures);
     checker.spawn_bfs().join()
 }
 
@@ -256,8 +256,8 @@ fn find_flaw(flaw: Flaw, setup: Setup) -> String {
     };
     let checker = run(setup);
     let mut discoveries = checker.discoveries();
-    let broken = discoveries.remove("every rule is kept");
-    let broken = broken.and_then(|path| path.last_state().broken.clone());
+    let violation = discoveries.remove("every rule is kept");
+    let broken = violation.and_then(|path| path.last_state().broken.clone());
     let found = broken.or_else(|| {
         let rest = discoveries.remove("all comes to rest");
         rest.map(|path| tell("it never comes to rest", Some(path)))
@@ -303,8 +303,8 @@ fn steps(state: &State) -> impl Iterator<Item = (Action, State)> {
 fn differences(one: &State, other: &State) -> String {
     let only = |one: &State, other: &State| {
         let other: BTreeSet<u64> = steps(other).map(|(_, next)| next.digest()).collect();
-        let only = steps(one).filter(|(_, next)| !other.contains(&next.digest()));
-        let only: Vec<_> = only.collect();
+        let next = steps(one).filter(|(_, next)| !other.contains(&next.digest()));
+        let only: Vec<_> = next.collect();
         format!("{one:#?} alone leads by {only:#?}")
     };
     format!("{}\n{}", only(one, other), only(other, one))

@@ -9,8 +9,8 @@ use consul_client::Op;
 /// The rule that is broken when something happens, if one is.
 pub(super) fn rule_broken(happens: impl FnOnce()) -> Option<String> {
     let panic = catch_unwind(AssertUnwindSafe(happens)).err()?;
-    let said = panic.downcast::<String>().map(|said| *said);
-    let said = said.or_else(|panic| panic.downcast::<&str>().map(|said| said.to_string()));
+    let string = panic.downcast::<String>().map(|said| *said);
+    let said = string.or_else(|panic| panic.downcast::<&str>().map(|said| said.to_string()));
     Some(said.unwrap_or_else(|_| "a panic".into()))
 }
 

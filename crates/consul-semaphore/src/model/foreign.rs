@@ -60,7 +60,7 @@ impl Client {
         }
     }
 
-    /// Its session, and what it last saw.
+    /// Adds the program's session, and what the program last saw.
     pub(super) fn trace(&self, canon: &mut Canon<'_>) {
         canon.word(&self.session.is_some());
         if let Some(session) = &self.session {
@@ -71,7 +71,7 @@ impl Client {
         }
     }
 
-    /// Its session, if it has one.
+    /// The program's session, if it has one.
     pub(super) fn session(&self) -> Option<&SessionId> {
         self.session.as_ref()
     }
@@ -89,7 +89,7 @@ impl Client {
         }
     }
 
-    /// Whether it locks the key itself, and owns no other.
+    /// Whether the program locks the key itself, and owns no other key.
     fn locks(&self) -> bool {
         matches!(self.style, Style::Mutex | Style::Script)
     }

@@ -39,7 +39,7 @@ fn find_flaw<W>(rule: &str, worlds: impl Strategy<Value = W>, run: impl Fn(W)) {
     panic!("not broken: {rule}. Others are: {others:#?}");
 }
 
-/// The same in worlds in which anything may happen.
+/// Finds a rule that the flaw breaks in worlds in which anything may happen.
 fn find_out_in_disorder(flaw: Flaw, rule: &str) {
     find_flaw(rule, any_order(), |(setup, script)| {
         World::run_with(&setup, Some(flaw), &script).settle();

@@ -39,15 +39,15 @@ const COOLDOWN: Duration = Duration::from_hours(1);
 /// What a program does next. All times are in milliseconds.
 #[derive(Clone, Copy, Debug)]
 enum Deed {
-    /// It waits for a slot, works in it, and releases it or drops it.
+    /// The program waits for a slot, works in it, and releases it or drops it.
     Use { works: u64, releases: bool },
-    /// The same if it gets a slot at once, or in this time.
+    /// The program works in a slot and releases it if it gets one at once, or in this time.
     Try(Option<u64>),
-    /// It stops waiting after this time.
+    /// The program stops waiting after this time.
     StopsWaiting(u64),
-    /// It does not look for this time, and drops what has come.
+    /// The program does not look for this time, and drops what has come.
     NeverLooks(u64),
-    /// The same after it was granted a slot, as Consul shows.
+    /// The program does not look for this time after it was granted a slot, as Consul shows, and drops the slot.
     IsGrantedUnseen(u64),
 }
 
@@ -177,8 +177,8 @@ fn semaphore(server: &Proxy, limit: u32, cooldown: Duration) -> Semaphore {
         addresses: vec![server.url().parse().unwrap()],
         ..Config::default()
     });
-    let builder = Semaphore::builder(consul.unwrap(), PREFIX).limit(limit);
-    let builder = builder.lock_delay(Duration::ZERO).cooldown(cooldown);
+    let limited = Semaphore::builder(consul.unwrap(), PREFIX).limit(limit);
+    let builder = limited.lock_delay(Duration::ZERO).cooldown(cooldown);
     builder.on_notice(|_| {}).build().unwrap()
 }
 

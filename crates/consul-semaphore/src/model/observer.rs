@@ -37,7 +37,7 @@ pub(super) struct Written<'a> {
     pub(super) generation: u64,
     /// Whether nobody waited for it any more.
     pub(super) late: bool,
-    /// Its raft index.
+    /// The raft index of the transaction.
     pub(super) index: u64,
     pub(super) before: Sight,
     pub(super) after: Sight,
@@ -418,7 +418,7 @@ impl Observer {
         );
     }
 
-    /// These limits count as the operator's from now on.
+    /// Makes these limits count as the operator's from now on.
     pub(super) fn recorded(&mut self, limits: &[u32]) {
         self.claimed.extend(limits);
     }

@@ -56,7 +56,7 @@ pub(super) struct Operator {
     store: Store,
     /// The generation that the engine knows of.
     generation: u64,
-    /// How many operations it believes Consul to take.
+    /// How many operations the operator believes Consul to take.
     operations: usize,
     /// What is still to be carried out, in order.
     pending: VecDeque<Step>,
@@ -187,12 +187,12 @@ impl Operator {
         semaphore.oldest_proof(|session| (&view).life(session))
     }
 
-    /// What it does next.
+    /// What the operator does next.
     pub(super) fn next_step(&self) -> Option<&Step> {
         self.pending.front()
     }
 
-    /// Whether it has a session made ahead for this workload.
+    /// Whether the operator has a session made ahead for this workload.
     pub(super) fn has_session(&self, uid: &Uid) -> bool {
         self.queue().is_some_and(|queue| {
             queue
@@ -208,7 +208,7 @@ impl Operator {
         !self.pending.is_empty()
     }
 
-    /// When it passes if nothing happens before.
+    /// When the operator passes if nothing happens before.
     pub(super) fn next_timeout(&self) -> Moment {
         self.queue().map_or(Moment::default(), Queue::next_timeout)
     }
@@ -281,8 +281,8 @@ impl Operator {
                 Some(known) if known.version == workload.version => workload.seen = known.seen,
                 _ => {}
             }
-            let mut known = self.store.workloads.iter();
-            let known = known.find(|known| known.uid == workload.uid);
+            let mut all = self.store.workloads.iter();
+            let known = all.find(|known| known.uid == workload.uid);
             workload.note_wait(known.map(AsRef::as_ref), self::now(outside).time);
             Some(Arc::new(workload))
         };
@@ -429,11 +429,11 @@ impl Operator {
         };
         let mut limits = semaphore.applied_limits().to_vec();
         if self.flaw == Some(Flaw::ClaimsOldLimits) {
-            let forgotten = outside
+            let missing = outside
                 .applied
                 .iter()
                 .filter(|limit| !limits.contains(limit));
-            let forgotten: Vec<_> = forgotten.copied().collect();
+            let forgotten: Vec<_> = missing.copied().collect();
             limits.splice(0..0, forgotten);
         }
         if self.is_recording() {
@@ -596,8 +596,8 @@ impl Operator {
             Call::Describe(id) => Answer::Described(reached(()).map(|()| session(id))),
             Call::Prove(identity) => {
                 let workload = outside.workloads.read(&identity.uid, outside.now());
-                let pods = outside.workloads.has_pods(&identity.uid);
-                let pods = pods && self.flaw != Some(Flaw::ReleasesEarly);
+                let has_pods = outside.workloads.has_pods(&identity.uid);
+                let pods = has_pods && self.flaw != Some(Flaw::ReleasesEarly);
                 let left = pods.then(|| "a pod".to_owned());
                 Answer::Proof(Ok((workload.map(Arc::new), left.into_iter().collect())))
             }

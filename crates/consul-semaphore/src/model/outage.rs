@@ -64,7 +64,7 @@ struct Days {
     absent: BTreeSet<u64>,
     /// What the running process knows of the proofs.
     proofs: LastProofs<()>,
-    /// What it wrote down of them for the next one.
+    /// What the running process wrote down of the proofs for the next process.
     record: LastProofs<()>,
 }
 
@@ -121,8 +121,8 @@ impl Days {
 
     fn restart(&mut self, after: u64, clock: bool) {
         (0..after).for_each(|_| self.second_without_operator());
-        let recorded = self.record.entries();
-        let recorded = recorded.map(|(complete, groups)| {
+        let entries = self.record.entries();
+        let recorded = entries.map(|(complete, groups)| {
             // By a clock that lags behind, the record was written just now, and nobody knows that the last process ran
             // on for a moment after that.
             let now = self.outside.now();
@@ -188,8 +188,8 @@ impl Days {
 
     /// Updates the record each second, and writes it down as often as a Lease is renewed.
     fn note_proofs(&mut self) {
-        let proved = self.operator.oldest_proof(&self.outside);
-        let proved = proved.map(|proved| ((), proved));
+        let oldest = self.operator.oldest_proof(&self.outside);
+        let proved = oldest.map(|proved| ((), proved));
         self.proofs.note(self.outside.now(), proved);
         if self.outside.seconds.is_multiple_of(WRITTEN) {
             self.record = self.proofs.clone();

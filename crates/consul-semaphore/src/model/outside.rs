@@ -19,9 +19,9 @@ use consul_client::{Entry, Op, SessionId, clock::Moment};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reach {
     There,
-    /// They fail.
+    /// The calls fail.
     Away,
-    /// They hang: nothing shows that Consul is unreachable.
+    /// The calls hang: nothing shows that Consul is unreachable.
     Silent,
 }
 
@@ -32,11 +32,11 @@ pub(super) struct Outside {
     pub(super) workloads: Workloads,
     /// The spec of the `ConsulSemaphore`.
     pub(super) settings: Arc<Settings>,
-    /// How often its spec has changed.
+    /// How often the spec of the `ConsulSemaphore` has changed.
     pub(super) generation: u64,
-    /// Its `status.appliedLimits`.
+    /// The `status.appliedLimits` of the `ConsulSemaphore`.
     pub(super) applied: Vec<u32>,
-    /// Whether it has our finalizer.
+    /// Whether the `ConsulSemaphore` has our finalizer.
     pub(super) finalizer: bool,
     /// How many operations Consul takes in a transaction. Its servers may be replaced by others.
     pub(super) operations: usize,
@@ -118,8 +118,8 @@ impl Outside {
         let lock = self.consul.get(&prefix.lock_key()).cloned();
         if self.settings.mode == Mode::Mutex {
             let holder = lock.as_ref().and_then(|lock| lock.session.as_ref());
-            let uid = holder.and_then(|holder| self.identity(holder));
-            let uid = uid.map(|identity| identity.uid.clone());
+            let identity = holder.and_then(|holder| self.identity(holder));
+            let uid = identity.map(|identity| identity.uid.clone());
             return Sight::of_mutex(lock, uid);
         }
         let contenders = self.consul.below(prefix).filter_map(|entry| {

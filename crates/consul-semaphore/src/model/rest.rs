@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{operator::Operator, outside::Outside, sight::Body, workloads::Object};
-use crate::{AHEAD, Agreement, OVERTAKEN, OnSlotLost, Phase, Plan, Settings, Uid, Workload};
+use crate::{AHEAD, Agreement, MOST_OVERTAKEN, OnSlotLost, Phase, Plan, Settings, Uid, Workload};
 
 /// What must be true while calls hang and everything else is done: only the workloads that they are about wait for
 /// them. One that is being written to may have pods, so a slot is kept for it.
@@ -22,8 +22,8 @@ pub(super) fn check_beside_hung(outside: &Outside, operator: &Operator) {
     let taken = sight.holding().count() + kept.sum::<usize>();
     let hangs = |uid: &Uid| operator.hung().any(|(hung, _)| hung == uid);
     let objects = outside.workloads.objects();
-    let waiting = objects.filter_map(|object| read(&object.uid));
-    let waiting = waiting.filter(|workload| !hangs(&workload.uid) && settings.may_start(workload));
+    let listed = objects.filter_map(|object| read(&object.uid));
+    let waiting = listed.filter(|workload| !hangs(&workload.uid) && settings.may_start(workload));
     // Free slots that are too few for the first are kept for it.
     let first = waiting.min_by_key(super::super::workload::Workload::place);
     let idle =
@@ -127,8 +127,8 @@ pub(super) fn check_at_rest(outside: &Outside, plan: &Plan) {
         assert!(!others, "a limit of others is ours: {:?}", outside.applied);
         assert!(!outside.observer.limit_is_ours || outside.applied == [limit]);
         let objects = outside.workloads.objects();
-        let startable = objects.filter_map(|object| workload(&object.uid));
-        let startable = startable.filter(|workload| settings.may_start(workload));
+        let known = objects.filter_map(|object| workload(&object.uid));
+        let startable = known.filter(|workload| settings.may_start(workload));
         // Free slots that are too few for the first are kept for it.
         let first = startable.min_by_key(super::super::workload::Workload::place);
         let idle =
@@ -141,13 +141,13 @@ pub(super) fn check_at_rest(outside: &Outside, plan: &Plan) {
         let shown = without_slot
             .filter_map(|(_, uid)| uid.as_ref())
             .filter(waiting);
-        let (shown, most) = (shown.count(), body.limit().min(AHEAD) + OVERTAKEN);
+        let (shown, most) = (shown.count(), body.limit().min(AHEAD) + MOST_OVERTAKEN);
         assert!(settings.paused || shown <= most, "{shown} are shown");
         // Slots that are kept for another workload are not taken.
         let free = body.limit().saturating_sub(held);
         let waits = |object: &Object| {
-            let workload = workload(&object.uid);
-            let workload = workload.filter(|workload| settings.may_start(workload));
+            let found = workload(&object.uid);
+            let workload = found.filter(|workload| settings.may_start(workload));
             object.is_skippable()
                 && workload.is_some_and(|workload| free < slots(settings, &workload))
         };

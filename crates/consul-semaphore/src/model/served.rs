@@ -119,7 +119,7 @@ impl Served {
         }
     }
 
-    /// It listens.
+    /// Starts to listen.
     pub(super) async fn start(&self) -> Proxy {
         let served = self.clone();
         let proxy = Proxy::before(["http://127.0.0.1:9"]).carried_by(move |call, _nobody| {
@@ -216,8 +216,8 @@ impl Served {
             all.find_map(|one| one.strip_prefix(name)?.strip_prefix('='))
         };
         let index = parameter("index").and_then(|index| index.parse().ok());
-        let wait = parameter("wait").and_then(|wait| wait.strip_suffix('s'));
-        let wait = wait.and_then(|wait| wait.parse().ok());
+        let seconds = parameter("wait").and_then(|wait| wait.strip_suffix('s'));
+        let wait = seconds.and_then(|wait| wait.parse().ok());
         let mut changes = self.changes.subscribe();
         let news = async {
             while self.state.lock().consul.index() <= index.unwrap_or(0) {
@@ -246,8 +246,8 @@ impl Served {
         } else {
             StatusCode::OK
         };
-        let answer = Response::builder().status(status);
-        let answer = answer.header("X-Consul-Index", listing.index);
+        let builder = Response::builder().status(status);
+        let answer = builder.header("X-Consul-Index", listing.index);
         answer
             .body(Body::from(Value::Array(found).to_string()))
             .unwrap()
@@ -278,8 +278,8 @@ impl Served {
             }
             "txn" => match state.transact(&operations(&call.json())) {
                 Ok(entries) => {
-                    let results = entries.iter();
-                    let results = results.map(|entry| json!({ "KV": wire(entry, false) }));
+                    let all = entries.iter();
+                    let results = all.map(|entry| json!({ "KV": wire(entry, false) }));
                     found(&json!({ "Results": results.collect::<Value>() }))
                 }
                 Err(refused) => {

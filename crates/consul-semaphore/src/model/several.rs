@@ -28,7 +28,7 @@ use self::{
 };
 use super::config;
 
-/// It is in the slot's way no more when an operator grants the slot to the contender that another operator made.
+/// The session is no longer in the slot's way once an operator grants the slot to the contender of another operator.
 #[test]
 fn a_session_made_ahead_that_another_operator_forestalls_is_ended() {
     let setup = Setup {
@@ -78,13 +78,14 @@ proptest! {
         drop(script.run(None));
     }
 
-    /// The same where one of them is a rate, of which at most as many starts as its limit lie in any period.
+    /// All or nothing is granted also where one semaphore is a rate, and no period has more starts than the rate's
+    /// limit.
     #[test]
     fn all_or_nothing_with_a_rate(script in rate()) {
         drop(script.run(None));
     }
 
-    /// The same while two keep slots at the same time.
+    /// All or nothing is granted while two requests keep slots at the same time.
     #[test]
     fn all_or_nothing_while_two_keep(script in two_keep()) {
         let seen = script.run(None);
@@ -101,8 +102,8 @@ proptest! {
 proptest! {
     #![proptest_config(config(60))]
 
-    /// The same while Consul's data goes back to a snapshot: a slot that somebody had since is lost, and one that was
-    /// given back since is given back again.
+    /// All or nothing is granted while Consul's data goes back to a snapshot: a slot that somebody had since is lost,
+    /// and one that was given back since is given back again.
     #[test]
     fn all_or_nothing_when_consul_is_restored(script in restored()) {
         drop(script.run(None));

@@ -111,8 +111,8 @@ impl Sight {
         }
     }
 
-    /// The same of a mutex: the session that has locked the key is the only holder, and the limit is one. `uid` is
-    /// that of the holder's workload, where it is ours.
+    /// The prefix of a mutex at one moment: the session that has locked the key is the only holder, and the limit is
+    /// one. `uid` is that of the holder's workload, where it is ours.
     pub(super) fn of_mutex(lock: Option<Entry>, uid: Option<Uid>) -> Self {
         let holder = lock.as_ref().and_then(|lock| lock.session.clone());
         let usable = lock.as_ref().is_none_or(is_usable_as_mutex);

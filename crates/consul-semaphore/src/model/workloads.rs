@@ -18,9 +18,9 @@ const GRACE: i64 = 5;
 /// How the API server answers a start that it refuses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Refusal {
-    /// It is forbidden.
+    /// The start is forbidden.
     Forbidden,
-    /// It conflicts with something, as if the workload had changed.
+    /// The start conflicts with something, as if the workload had changed.
     Conflict,
 }
 
@@ -32,66 +32,67 @@ pub(super) struct Object {
     pub(super) uid: Uid,
     version: u64,
     pub(super) wants: Option<Arc<str>>,
-    /// How many slots it asks for.
+    /// How many slots the workload asks for.
     pub(super) slots: NonZeroU32,
-    /// What it asks for instead, if that is several semaphores.
+    /// What the workload asks for instead of `wants` and `slots`, if that is several semaphores.
     pub(super) requests: Vec<SlotRequest>,
-    /// Whether it replaces others, and which.
+    /// Whether the workload replaces others, and which.
     pub(super) replaces: Option<OnContention>,
     pub(super) priority: i32,
-    /// Whether it is deleted instead of waiting.
+    /// Whether the workload is deleted instead of waiting.
     pub(super) skippable: bool,
-    /// Whether it fails where it would be deleted.
+    /// Whether the workload fails where it would be deleted.
     pub(super) fails: bool,
-    /// How long it may wait.
+    /// How long the workload may wait.
     pub(super) timeout: Option<Duration>,
     pub(super) hold: bool,
     pub(super) suspend: bool,
-    /// What a grant wrote into its template.
+    /// What a grant wrote into the workload's template.
     pub(super) granted: Option<Granted>,
-    /// The session in its annotation.
+    /// The session in the workload's annotation.
     pub(super) reported: Vec<SessionId>,
     created: i64,
-    /// When its wait began, as the operator recorded.
+    /// When the wait of the workload began, as the operator recorded.
     recorded: Option<WaitBegan>,
-    /// When it came in the queue: when it was created, or last taken off a hold that an operator had recorded.
+    /// When the workload came in the queue: when it was created, or last taken off a hold that an operator had
+    /// recorded.
     queued: i64,
-    /// Whether it was ever started.
+    /// Whether the workload was ever started.
     started: bool,
-    /// Since when its condition Suspended is True.
+    /// Since when the condition Suspended of the workload is True.
     suspended: Option<i64>,
     finished: bool,
     deleting: bool,
-    /// Whether it has had pods.
+    /// Whether the workload has had pods.
     ran: bool,
-    /// Whether the API server refuses to start it, and with which answer: a webhook, a quota.
+    /// Whether the API server refuses to start the workload, and with which answer: a webhook, a quota.
     pub(super) forbidden: Option<Refusal>,
-    /// Whether its user suspended it while it ran after a grant, which puts it on hold.
+    /// Whether the user suspended the workload while it ran after a grant, which puts it on hold.
     pub(super) stopped_by_user: bool,
-    /// Whether a user last started it without a grant: the only way to have pods without a slot that can't be
+    /// Whether a user last started the workload without a grant: the only way to have pods without a slot that can't be
     /// prevented.
     pub(super) rogue: bool,
-    /// Whether it can't be suspended once it runs.
+    /// Whether the workload can't be suspended once it runs.
     pub(super) stubborn: bool,
 }
 
 impl Object {
-    /// Whether it is neither suspended nor finished.
+    /// Whether the workload is neither suspended nor finished.
     pub(super) fn runs(&self) -> bool {
         !self.suspend && self.may_run()
     }
 
-    /// Whether it is not finished.
+    /// Whether the workload is not finished.
     pub(super) fn may_run(&self) -> bool {
         !self.finished && !self.deleting
     }
 
-    /// Whether it is deleted when it would have to wait.
+    /// Whether the workload is deleted when it would have to wait.
     pub(super) fn is_skippable(&self) -> bool {
         self.skippable && self.was_never_granted()
     }
 
-    /// What it asks for.
+    /// What the workload asks for.
     pub(super) fn asks(&self) -> Vec<SlotRequest> {
         if !self.requests.is_empty() {
             return self.requests.clone();
@@ -103,7 +104,7 @@ impl Object {
         wants.collect()
     }
 
-    /// Whether it may fail for this reason by now.
+    /// Whether the workload may fail for this reason by now.
     fn may_fail(&self, why: &Failed, now: i64) -> bool {
         let Failed::TimedOut { timeout, .. } = why else {
             return self.was_never_granted();
@@ -116,17 +117,17 @@ impl Object {
         self.granted.is_none() && self.reported.is_empty()
     }
 
-    /// Whether it is Complete or Failed.
+    /// Whether the workload is Complete or Failed.
     pub(super) fn finished(&self) -> bool {
         self.finished
     }
 
-    /// Whether it has had pods.
+    /// Whether the workload has had pods.
     pub(super) fn ran(&self) -> bool {
         self.ran
     }
 
-    /// Since when it is queued.
+    /// Since when the workload is queued.
     fn since(&self) -> i64 {
         let suspended = self.suspended.filter(|_| self.ran);
         suspended.unwrap_or(self.created)
@@ -177,7 +178,7 @@ pub(super) struct Pod {
     pub(super) workload: Uid,
     pub(super) rogue: bool,
     pub(super) terminating: bool,
-    /// When it was asked to stop, if it was.
+    /// When the pod was asked to stop, if it was.
     asked: i64,
 }
 

@@ -20,7 +20,7 @@ const TIMEOUT: Duration = Duration::from_secs(90);
 /// The workloads' names. A workload that is gone can be made again under its name.
 const NAMES: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
 
-/// How many passes it may take until nothing is left to do, once nothing happens any more, plus two for each
+/// How many passes may be needed until nothing is left to do, once nothing happens any more, plus two for each
 /// workload.
 const PASSES: usize = 20;
 
@@ -97,9 +97,9 @@ pub(super) enum Event {
     SeeJobs,
     SeeConsul,
     Step(Option<Lost>),
-    /// It takes one of the pending steps, whatever their order.
+    /// The operator takes one of the pending steps, whatever their order.
     StepOf(usize, Option<Lost>),
-    /// It decides while calls are under way.
+    /// The operator decides while calls are under way.
     Decide,
     /// An answer or a listing arrives once more, or late.
     Echo(usize),
@@ -133,7 +133,7 @@ impl World {
         Self::with(setup, None)
     }
 
-    /// With this flaw in the operator.
+    /// Makes a world with this flaw in the operator.
     pub(super) fn with(setup: &Setup, flaw: Option<Flaw>) -> Self {
         let mut settings = samples::settings(setup.limit);
         settings.mode = setup.mode;
@@ -180,7 +180,7 @@ impl World {
         Self::run_with(setup, None, script)
     }
 
-    /// The same with this flaw in the operator.
+    /// Runs a script with this flaw in the operator, checking every rule at every step.
     pub(super) fn run_with(setup: &Setup, flaw: Option<Flaw>, script: &[Event]) -> Self {
         let mut world = Self::with(setup, flaw);
         for event in script {
@@ -395,8 +395,8 @@ pub(super) fn by_others(outside: &mut Outside, clients: &mut [Client], event: &E
 
         Event::Expire(choice) => {
             let contenders = outside.sight().contenders.into_iter();
-            let ours = contenders.filter(|(_, uid)| uid.is_some());
-            let ours: Vec<SessionId> = ours.map(|(session, _)| session).collect();
+            let owned = contenders.filter(|(_, uid)| uid.is_some());
+            let ours: Vec<SessionId> = owned.map(|(session, _)| session).collect();
             if let Some(session) = pick(&ours, *choice) {
                 outside.consul.destroy(session);
             }

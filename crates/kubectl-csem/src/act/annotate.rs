@@ -5,11 +5,11 @@ use consul_semaphore_api::annotations::{HOLD, PRIORITY, SEMAPHORE, WAITS_LABEL};
 use consul_semaphore_workload::{Object, TrackedWorkload};
 use serde_json::{Value, json};
 
-use crate::{cluster::Cluster, failure::Failure, terminal, workload_name::WorkloadName};
+use crate::{cluster::ClusterClient, failure::Failure, terminal, workload_name::WorkloadName};
 
 /// The requested change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Change {
+pub(crate) enum AnnotationChange {
     Hold,
     Unhold,
     Priority(i32),
@@ -17,7 +17,7 @@ pub(crate) enum Change {
 
 /// The next thing to do for a change.
 #[derive(Debug, PartialEq, Eq)]
-enum Step {
+enum AnnotationStep {
     /// The workload is already as requested.
     Nothing(String),
     /// The annotation must be written. `done` is the message once it is written.
@@ -29,17 +29,17 @@ enum Step {
 }
 
 pub(crate) async fn change(
-    cluster: &Cluster,
+    cluster: &ClusterClient,
     named: &WorkloadName,
-    change: Change,
+    change: AnnotationChange,
 ) -> Result<(), Failure> {
     let cluster = cluster.to_change();
     cluster.installed().await?;
     let object = cluster.workload(named).await?;
     let printed = named.printed();
     match step(named, &object, change)? {
-        Step::Nothing(said) => terminal::write(&format!("{printed} {said}\n")),
-        Step::Write {
+        AnnotationStep::Nothing(said) => terminal::write(&format!("{printed} {said}\n")),
+        AnnotationStep::Write {
             annotation,
             value,
             done,
@@ -58,7 +58,11 @@ fn patch(object: &Object, annotation: &str, value: Option<&str>) -> Value {
 
 /// Decides what to do from the current workload. The annotations of a workload that holds a slot take effect only when
 /// its pods have ended.
-fn step(named: &WorkloadName, object: &Object, change: Change) -> Result<Step, Failure> {
+fn step(
+    named: &WorkloadName,
+    object: &Object,
+    change: AnnotationChange,
+) -> Result<AnnotationStep, Failure> {
     let title = named.title();
     let annotations = object.metadata.annotations.clone().unwrap_or_default();
     if !annotations.contains_key(SEMAPHORE) {
@@ -77,11 +81,11 @@ fn step(named: &WorkloadName, object: &Object, change: Change) -> Result<Step, F
         Phase::Idle | Phase::Stopping | Phase::Running => {}
     }
     let annotation = match change {
-        Change::Hold | Change::Unhold => HOLD,
-        Change::Priority(_) => PRIORITY,
+        AnnotationChange::Hold | AnnotationChange::Unhold => HOLD,
+        AnnotationChange::Priority(_) => PRIORITY,
     };
     let (value, there, done) = match change {
-        Change::Hold => {
+        AnnotationChange::Hold => {
             let done = "is on hold: it stays out of the queue until `kubectl csem unhold`";
             (
                 Some("true".to_owned()),
@@ -89,8 +93,8 @@ fn step(named: &WorkloadName, object: &Object, change: Change) -> Result<Step, F
                 done.to_owned(),
             )
         }
-        Change::Unhold => (None, "is not on hold", "is no longer on hold".to_owned()),
-        Change::Priority(priority) => {
+        AnnotationChange::Unhold => (None, "is not on hold", "is no longer on hold".to_owned()),
+        AnnotationChange::Priority(priority) => {
             let done = format!("has the priority {priority}");
             (
                 Some(priority.to_string()),
@@ -102,14 +106,14 @@ fn step(named: &WorkloadName, object: &Object, change: Change) -> Result<Step, F
     let now = annotations.get(annotation);
     let same = match change {
         // A value other than `true` is not a hold and may be malformed, so `unhold` removes it as well.
-        Change::Unhold => now.is_none(),
-        Change::Hold | Change::Priority(_) => now == value.as_ref(),
+        AnnotationChange::Unhold => now.is_none(),
+        AnnotationChange::Hold | AnnotationChange::Priority(_) => now == value.as_ref(),
     };
     if same {
-        return Ok(Step::Nothing(there.to_owned()));
+        return Ok(AnnotationStep::Nothing(there.to_owned()));
     }
     let more = remark(named, object, phase)?;
-    Ok(Step::Write {
+    Ok(AnnotationStep::Write {
         annotation,
         value,
         done: format!("{done}{more}"),
@@ -153,7 +157,7 @@ mod tests {
     use super::*;
 
     /// Returns the step for a Job.
-    fn step(object: &Object, change: Change) -> Result<Step, Failure> {
+    fn step(object: &Object, change: AnnotationChange) -> Result<AnnotationStep, Failure> {
         super::step(&WorkloadName::parse("a").unwrap(), object, change)
     }
 
@@ -182,57 +186,62 @@ mod tests {
     }
 
     /// Returns the annotation that is written, its value, and the message.
-    fn written(job: &Object, change: Change) -> (&'static str, Option<String>, String) {
+    fn written(job: &Object, change: AnnotationChange) -> (&'static str, Option<String>, String) {
         match step(job, change).unwrap() {
-            Step::Write {
+            AnnotationStep::Write {
                 annotation,
                 value,
                 done,
             } => (annotation, value, done),
-            Step::Nothing(said) => panic!("nothing is written: {said}"),
+            AnnotationStep::Nothing(said) => panic!("nothing is written: {said}"),
         }
     }
 
     #[test]
     fn a_waiting_job_gets_the_annotation() {
-        let (annotation, value, done) = written(&waiting(&json!({})), Change::Hold);
+        let (annotation, value, done) = written(&waiting(&json!({})), AnnotationChange::Hold);
         assert_eq!((annotation, value.as_deref()), (HOLD, Some("true")));
         assert!(
             done.contains("on hold") && !done.contains("keeps running"),
             "{done}"
         );
-        let (annotation, value, _) = written(&waiting(&json!({})), Change::Priority(-5));
+        let (annotation, value, _) = written(&waiting(&json!({})), AnnotationChange::Priority(-5));
         assert_eq!((annotation, value.as_deref()), (PRIORITY, Some("-5")));
     }
 
     #[test]
     fn what_can_not_be_read_is_replaced_or_taken_away() {
         let malformed = waiting(&json!({ HOLD: "maybe", PRIORITY: "high" }));
-        assert_eq!(written(&malformed, Change::Unhold).1, None);
+        assert_eq!(written(&malformed, AnnotationChange::Unhold).1, None);
         assert_eq!(
-            written(&malformed, Change::Priority(1)).1.as_deref(),
+            written(&malformed, AnnotationChange::Priority(1))
+                .1
+                .as_deref(),
             Some("1")
         );
-        assert_eq!(written(&malformed, Change::Hold).1.as_deref(), Some("true"));
+        assert_eq!(
+            written(&malformed, AnnotationChange::Hold).1.as_deref(),
+            Some("true")
+        );
     }
 
     #[test]
     fn a_value_that_is_set_already_is_not_written_again() {
         let job = waiting(&json!({ HOLD: "true", PRIORITY: "7" }));
-        for change in [Change::Hold, Change::Priority(7)] {
+        for change in [AnnotationChange::Hold, AnnotationChange::Priority(7)] {
             assert!(
-                matches!(step(&job, change).unwrap(), Step::Nothing(_)),
+                matches!(step(&job, change).unwrap(), AnnotationStep::Nothing(_)),
                 "{change:?}"
             );
         }
-        let step = step(&waiting(&json!({})), Change::Unhold).unwrap();
-        assert_eq!(step, Step::Nothing("is not on hold".to_owned()));
+        let step = step(&waiting(&json!({})), AnnotationChange::Unhold).unwrap();
+        assert_eq!(step, AnnotationStep::Nothing("is not on hold".to_owned()));
     }
 
     #[test]
     fn for_a_running_job_the_message_says_when_it_takes_effect() {
         let running = job(&json!({}), &json!({ "template": {} }), &json!([]));
-        let (.., done) = written(&running, Change::Hold);
+        let (.., done) = written(&running, AnnotationChange::Hold);
         assert!(done.contains("keeps running"), "{done}");
     }
 
@@ -247,14 +256,18 @@ mod tests {
         let annotations = no_name.metadata.annotations.as_mut().unwrap();
         annotations.insert(SEMAPHORE.to_owned(), "No Name".to_owned());
         for job in [&done, &no_name] {
-            for change in [Change::Hold, Change::Unhold, Change::Priority(7)] {
+            for change in [
+                AnnotationChange::Hold,
+                AnnotationChange::Unhold,
+                AnnotationChange::Priority(7),
+            ] {
                 let refused = step(job, change).unwrap_err();
                 assert_eq!(refused.message, "the Job a is done, so it does not wait");
             }
         }
         let mut deleted = waiting(&json!({}));
         deleted.metadata.deletion_timestamp = from_value(json!("2026-01-01T00:00:00Z")).unwrap();
-        let refused = step(&deleted, Change::Hold).unwrap_err();
+        let refused = step(&deleted, AnnotationChange::Hold).unwrap_err();
         assert!(
             refused.message.contains("is being deleted"),
             "{}",
@@ -262,14 +275,14 @@ mod tests {
         );
         let mut others = waiting(&json!({}));
         others.metadata.annotations = None;
-        let refused = step(&others, Change::Hold).unwrap_err();
+        let refused = step(&others, AnnotationChange::Hold).unwrap_err();
         assert!(refused.message.contains(SEMAPHORE), "{}", refused.message);
     }
 
     #[test]
     fn one_that_something_else_manages_is_reported() {
         let spec = json!({ "suspend": true, "managedBy": "example.com/queue", "template": {} });
-        let (.., done) = written(&job(&json!({}), &spec, &json!([])), Change::Hold);
+        let (.., done) = written(&job(&json!({}), &spec, &json!([])), AnnotationChange::Hold);
         assert!(done.contains("example.com/queue"), "{done}");
     }
 
@@ -287,9 +300,9 @@ mod tests {
             change(&mut pod);
             let pod: Object = serde_json::from_str(&pod.to_string()).unwrap();
             let named = WorkloadName::parse("pod/a").unwrap();
-            match super::step(&named, &pod, Change::Hold) {
-                Ok(Step::Write { done, .. }) => done,
-                Ok(Step::Nothing(said)) => said,
+            match super::step(&named, &pod, AnnotationChange::Hold) {
+                Ok(AnnotationStep::Write { done, .. }) => done,
+                Ok(AnnotationStep::Nothing(said)) => said,
                 Err(failure) => failure.message,
             }
         };

@@ -3,14 +3,18 @@
 use serde_json::json;
 
 use crate::{
-    cluster::Cluster,
+    cluster::ClusterClient,
     failure::Failure,
     read::title,
     terminal,
     view::item::{count, status},
 };
 
-pub(crate) async fn pause(cluster: &Cluster, name: &str, paused: bool) -> Result<(), Failure> {
+pub(crate) async fn pause(
+    cluster: &ClusterClient,
+    name: &str,
+    paused: bool,
+) -> Result<(), Failure> {
     let cluster = cluster.to_change();
     let (object, semaphore) = cluster.readable(name).await?;
     let title = title(&object);

@@ -15,15 +15,15 @@ use consul_semaphore_api::ConsulSemaphore;
 use consul_semaphore_workload::Object;
 
 use crate::{
-    cluster::Cluster,
-    failure::{Failure, Kind},
+    cluster::ClusterClient,
+    failure::{Failure, FailureKind},
     terminal,
-    view::release::{Holder, Holding, consequences},
+    view::release::{SessionOwner, SlotToRelease, consequences},
     workload_name::WorkloadName,
 };
 
 pub(crate) async fn release(
-    cluster: &Cluster,
+    cluster: &ClusterClient,
     name: &str,
     holder_named: &str,
     yes: bool,
@@ -31,12 +31,14 @@ pub(crate) async fn release(
     let (_, semaphore) = cluster.readable(name).await?;
     let consul = client(&semaphore)?;
     let prefix = semaphore.prefix();
-    let listing = consul.list(&prefix.folder()).await;
-    let listing = listing.map_err(|error| explain(error, &semaphore))?;
+    let listing = consul
+        .list(&prefix.folder())
+        .await
+        .map_err(|error| explain(error, &semaphore))?;
     let mut session: SessionId = holder_named.into();
     let mut role = locate(&semaphore, listing.clone(), &session);
     let mut workload = None;
-    if role == Role::Absent
+    if role == SessionRole::Absent
         && let Some((named, found)) = workload_named(cluster, holder_named).await?
     {
         session = session_of(&semaphore, listing.clone(), name, (&named, &found))?;
@@ -44,18 +46,18 @@ pub(crate) async fn release(
         workload = Some((named, found));
     }
     let (key, body) = match role {
-        Role::Holds { key, body } => (key, body),
-        Role::Waits => {
+        SessionRole::Holds { key, body } => (key, body),
+        SessionRole::Waits => {
             return Err(Failure::impossible(format!(
                 "the session {session} only waits for a slot of {name}"
             )));
         }
-        Role::Dead => {
+        SessionRole::Dead => {
             return Err(Failure::impossible(format!(
                 "the session {session} is already dead: its slot is free after the lock-delay"
             )));
         }
-        Role::Absent => {
+        SessionRole::Absent => {
             return Err(Failure::not_there(format!(
                 "the session {session} has no slot of {name}: Consul at {} has none below {prefix}/. \
                  `kubectl csem show {name}` lists the holders. If it lists this session, the operator uses \
@@ -85,7 +87,7 @@ pub(crate) async fn release(
         (Mode::Mutex, None) | (Mode::Semaphore, _) => semaphore.spec.session.lock_delay.get(),
     };
     let key = key.map_or_else(String::new, |key| format!(", key {key}"));
-    let holding = Holding {
+    let holding = SlotToRelease {
         semaphore: format!("{}/{name}{key}", cluster.namespace),
         session: session.to_string(),
         consul: address(),
@@ -100,9 +102,14 @@ pub(crate) async fn release(
     if !yes {
         // The user took time to answer. Meanwhile the holder may have given the slot back and used the session for
         // something else.
-        let listing = consul.list(&prefix.folder()).await;
-        let listing = listing.map_err(|error| explain(error, &semaphore))?;
-        if !matches!(locate(&semaphore, listing, &session), Role::Holds { .. }) {
+        let listing = consul
+            .list(&prefix.folder())
+            .await
+            .map_err(|error| explain(error, &semaphore))?;
+        if !matches!(
+            locate(&semaphore, listing, &session),
+            SessionRole::Holds { .. }
+        ) {
             return Err(Failure::impossible(format!(
                 "not released: the session {session} has released its slot of {name} in the meantime"
             )));
@@ -128,24 +135,29 @@ fn client(semaphore: &ConsulSemaphore) -> Result<Client, Failure> {
     }))
 }
 
-const ADDRESS: &str = "CONSUL_HTTP_ADDR";
+/// Environment variable with the address of Consul.
+const ADDRESS_VARIABLE: &str = "CONSUL_HTTP_ADDR";
 
 fn address() -> String {
-    let set = env::var(ADDRESS).ok().filter(|address| !address.is_empty());
-    set.unwrap_or_else(|| "http://127.0.0.1:8500".to_owned())
+    env::var(ADDRESS_VARIABLE)
+        .ok()
+        .filter(|address| !address.is_empty())
+        .unwrap_or_else(|| "http://127.0.0.1:8500".to_owned())
 }
 
 /// Returns the error together with what this command needs.
 fn explain(error: consul::Error, semaphore: &ConsulSemaphore) -> Failure {
     let mut failure = Failure::from(error);
     let more = match failure.kind {
-        Kind::Denied => format!(
+        FailureKind::Denied => format!(
             "the token in CONSUL_HTTP_TOKEN needs key read on {}/ and session write on the \
              session's node",
             semaphore.prefix()
         ),
-        Kind::Away if env::var_os(ADDRESS).is_none_or(|address| address.is_empty()) => {
-            format!("this command calls Consul itself: set {ADDRESS} to its address")
+        FailureKind::Away
+            if env::var_os(ADDRESS_VARIABLE).is_none_or(|address| address.is_empty()) =>
+        {
+            format!("this command calls Consul itself: set {ADDRESS_VARIABLE} to its address")
         }
         _ => return failure,
     };
@@ -155,7 +167,7 @@ fn explain(error: consul::Error, semaphore: &ConsulSemaphore) -> Failure {
 
 /// The role of a session in a semaphore.
 #[derive(Debug, PartialEq, Eq)]
-enum Role {
+enum SessionRole {
     /// The session holds a slot. `body` is the body of its contender, if there is one.
     Holds {
         key: Option<Key>,
@@ -170,30 +182,31 @@ enum Role {
 }
 
 /// Returns the role of a session below the prefix. The operator's own parser reads the listing.
-fn locate(semaphore: &ConsulSemaphore, listing: Listing, session: &SessionId) -> Role {
+fn locate(semaphore: &ConsulSemaphore, listing: Listing, session: &SessionId) -> SessionRole {
     let prefix = semaphore.prefix();
     for (key, prefix, part) in parts(&prefix, semaphore.spec.keyed, listing) {
         let reading = Reading::new(prefix, semaphore.spec.mode.stored(), part);
         if reading.holds(session) {
-            let contender = reading.contender(session);
-            let body = contender.and_then(|entry| ContenderBody::read(&entry.value));
-            let body = body.map(Box::new);
-            return Role::Holds { key, body };
+            let body = reading
+                .contender(session)
+                .and_then(|entry| ContenderBody::read(&entry.value))
+                .map(Box::new);
+            return SessionRole::Holds { key, body };
         }
         if reading.contender(session).is_some() {
-            return Role::Waits;
+            return SessionRole::Waits;
         }
         if reading.is_named(session) {
-            return Role::Dead;
+            return SessionRole::Dead;
         }
     }
-    Role::Absent
+    SessionRole::Absent
 }
 
 /// Returns the workload of the namespace with this name; `None` if there is none, if the user may not read it, or if
 /// the text can't be the name of a workload.
 async fn workload_named(
-    cluster: &Cluster,
+    cluster: &ClusterClient,
     text: &str,
 ) -> Result<Option<(WorkloadName, Object)>, Failure> {
     let named = match WorkloadName::parse(text) {
@@ -204,7 +217,9 @@ async fn workload_named(
     };
     match cluster.workload(&named).await {
         Ok(object) => Ok(Some((named, object))),
-        Err(failure) if matches!(failure.kind, Kind::NotThere | Kind::Denied) => Ok(None),
+        Err(failure) if matches!(failure.kind, FailureKind::NotThere | FailureKind::Denied) => {
+            Ok(None)
+        }
         Err(failure) => Err(failure),
     }
 }
@@ -254,8 +269,8 @@ fn parts(prefix: &Prefix, keyed: bool, listing: Listing) -> Vec<(Option<Key>, Pr
         let (segment, _) = entry.key.strip_prefix(&folder)?.split_once('/')?;
         segment.parse::<Key>().ok()
     });
-    let parts = parts.into_iter();
     parts
+        .into_iter()
         .map(|(key, listing)| {
             let prefix = prefix.of_key(&key);
             (Some(key), prefix, listing)
@@ -265,7 +280,7 @@ fn parts(prefix: &Prefix, keyed: bool, listing: Listing) -> Vec<(Option<Key>, Pr
 
 /// The workload or program for which a holder's session was made.
 #[derive(Debug)]
-struct Claim {
+struct SessionClaim {
     /// Name of the cluster, or its id if the holder has not written a name.
     cluster: String,
     namespace: String,
@@ -282,10 +297,14 @@ fn clean(text: &str) -> String {
 
 /// Returns what the session was made for. The name of the session proves that; if it can't be read, the contender's
 /// body is used. The error is a holder that is neither a workload nor a command of `exec`.
-fn claim(body: Option<&ContenderBody>, known: Option<&Session>) -> Result<Claim, Holder> {
+fn claim(
+    body: Option<&ContenderBody>,
+    known: Option<&Session>,
+) -> Result<SessionClaim, SessionOwner> {
     let Some(known) = known else {
-        let body = body.ok_or_else(|| Holder::Program("its session is unknown".to_owned()))?;
-        return Ok(Claim {
+        let body =
+            body.ok_or_else(|| SessionOwner::Program("its session is unknown".to_owned()))?;
+        return Ok(SessionClaim {
             cluster: clean(&body.cluster),
             namespace: clean(&body.namespace),
             kind: clean(&body.kind).as_str().into(),
@@ -301,10 +320,10 @@ fn claim(body: Option<&ContenderBody>, known: Option<&Session>) -> Result<Claim,
             &known.name
         };
         let program = clean(&format!("{name} on {}", known.node));
-        return Err(Holder::Program(program));
+        return Err(SessionOwner::Program(program));
     };
     let cluster = body.map_or(&*identity.cluster, |body| &body.cluster);
-    Ok(Claim {
+    Ok(SessionClaim {
         cluster: clean(cluster),
         namespace: clean(&identity.namespace),
         kind: clean(identity.kind.as_str()).as_str().into(),
@@ -314,32 +333,32 @@ fn claim(body: Option<&ContenderBody>, known: Option<&Session>) -> Result<Claim,
     })
 }
 
-/// Returns the holder, with its phase if it is a workload of this cluster.
+/// Returns the owner of the holder's session, with its phase if it is a workload of this cluster.
 async fn holder(
-    cluster: &Cluster,
+    cluster: &ClusterClient,
     name: &str,
     semaphore: &ConsulSemaphore,
-    claim: Result<Claim, Holder>,
-) -> Result<Holder, Failure> {
+    claim: Result<SessionClaim, SessionOwner>,
+) -> Result<SessionOwner, Failure> {
     let claim = match claim {
         Ok(claim) => claim,
         Err(holder) => return Ok(holder),
     };
     if claim.namespace == NONE && claim.kind.unusual().is_some() {
         // The holder is a program that holds its slots itself.
-        return Ok(Holder::Program(format!(
+        return Ok(SessionOwner::Program(format!(
             "{} on {}",
             claim.name, claim.cluster
         )));
     }
     if claim.namespace == NONE {
-        return Ok(Holder::Process {
+        return Ok(SessionOwner::Process {
             host: claim.cluster,
             command: claim.name,
         });
     }
     let title = format!("{} {}/{}", claim.kind, claim.namespace, claim.name);
-    let unseen = |cluster| Holder::Unseen {
+    let unseen = |cluster| SessionOwner::Unseen {
         cluster,
         workload: title.clone(),
     };
@@ -350,12 +369,19 @@ async fn holder(
     let there = cluster.at(&claim.namespace);
     let found = match there.workload(&named).await {
         Ok(found) => Some(found),
-        Err(failure) if matches!(failure.kind, Kind::NotThere | Kind::NotInstalled) => None,
-        Err(failure) if failure.kind == Kind::Denied => return Ok(unseen(claim.cluster)),
+        Err(failure)
+            if matches!(
+                failure.kind,
+                FailureKind::NotThere | FailureKind::NotInstalled
+            ) =>
+        {
+            None
+        }
+        Err(failure) if failure.kind == FailureKind::Denied => return Ok(unseen(claim.cluster)),
         Err(failure) => return Err(failure),
     };
     let Some(found) = found.filter(|found| found.metadata.uid.as_ref() == Some(&claim.uid)) else {
-        return Ok(Holder::Elsewhere {
+        return Ok(SessionOwner::Elsewhere {
             cluster: claim.cluster,
             workload: title,
         });
@@ -366,12 +392,14 @@ async fn holder(
     } else {
         match there.readable(&claim.semaphore).await {
             Ok((_, semaphore)) => Some(semaphore.spec.on_slot_lost),
-            Err(failure) if matches!(failure.kind, Kind::NotThere | Kind::Denied) => None,
+            Err(failure) if matches!(failure.kind, FailureKind::NotThere | FailureKind::Denied) => {
+                None
+            }
             Err(failure) => return Err(failure),
         }
     };
     let workload = named.tracked(&found)?;
-    Ok(Holder::Workload {
+    Ok(SessionOwner::Workload {
         namespace: claim.namespace,
         phase: named.phase(&found)?,
         can_be_suspended: workload.is_none_or(|read| read.workload.traits.can_be_suspended),
@@ -466,15 +494,15 @@ mod tests {
     fn only_who_holds_a_slot_can_be_released() {
         let db = semaphore(false, "Semaphore");
         let role = |session: &str| locate(&db, listing(at("p")), &session.into());
-        let holds = Role::Holds {
+        let holds = SessionRole::Holds {
             key: None,
             body: None,
         };
         assert_eq!(role("holds"), holds);
-        assert_eq!(role("waits"), Role::Waits);
-        assert_eq!(role("dead"), Role::Dead);
+        assert_eq!(role("waits"), SessionRole::Waits);
+        assert_eq!(role("dead"), SessionRole::Dead);
         for session in ["another", "stray", ".lock", "nobody", ""] {
-            assert_eq!(role(session), Role::Absent, "{session}");
+            assert_eq!(role(session), SessionRole::Absent, "{session}");
         }
     }
 
@@ -484,10 +512,9 @@ mod tests {
         let mut entries = at("p/k2");
         entries.extend(at("p"));
         let role = |session: &str| locate(&db, listing(entries.clone()), &session.into());
-        assert!(
-            matches!(role("holds"), Role::Holds { key: Some(key), .. } if key.as_ref() == "k2")
-        );
-        assert_eq!(role("nobody"), Role::Absent);
+        let held = role("holds");
+        assert!(matches!(held, SessionRole::Holds { key: Some(key), .. } if key.as_ref() == "k2"));
+        assert_eq!(role("nobody"), SessionRole::Absent);
     }
 
     #[test]
@@ -496,9 +523,9 @@ mod tests {
         let locked = listing(vec![entry("p/.lock", "{}", Some("holds"), MUTEX_FLAGS)]);
         assert!(matches!(
             locate(&db, locked.clone(), &"holds".into()),
-            Role::Holds { .. }
+            SessionRole::Holds { .. }
         ));
-        assert_eq!(locate(&db, locked, &"other".into()), Role::Absent);
+        assert_eq!(locate(&db, locked, &"other".into()), SessionRole::Absent);
     }
 
     #[test]
@@ -522,7 +549,7 @@ mod tests {
         };
         assert_eq!(with("holds").unwrap(), "holds".into());
         let waits = with("waits").unwrap_err();
-        assert_eq!(waits.kind, Kind::NotThere);
+        assert_eq!(waits.kind, FailureKind::NotThere);
         assert!(waits.message.contains("holds no slot of db"), "{waits:?}");
     }
 
@@ -554,7 +581,7 @@ mod tests {
         );
         assert_eq!(claim_of(Some(&forged), None).1, "forged");
         let wipes = session("\u{1b}[2J\nall is safe");
-        let cleaned = Holder::Program(" [2J all is safe on web-1".to_owned());
+        let cleaned = SessionOwner::Program(" [2J all is safe on web-1".to_owned());
         assert_eq!(claim(None, Some(&wipes)).unwrap_err(), cleaned);
         let moved = body("\u{1b}[H", "a\nb");
         assert_eq!(
@@ -562,7 +589,7 @@ mod tests {
             (" [H".to_owned(), "a b".to_owned())
         );
         let others = session("Consul API Semaphore");
-        let named = Holder::Program("Consul API Semaphore on web-1".to_owned());
+        let named = SessionOwner::Program("Consul API Semaphore on web-1".to_owned());
         assert_eq!(claim(Some(&forged), Some(&others)).unwrap_err(), named);
     }
 }

@@ -7,15 +7,15 @@ use consul_semaphore_workload::{Kind, TrackedWorkload};
 use k8s_openapi::api::core::v1::Namespace;
 use kube::{Api, ResourceExt as _, api::ListParams};
 
-use super::Next;
+use super::NextWords;
 use crate::{
-    cluster::Cluster,
+    cluster::ClusterClient,
     view::item::{Item, status},
 };
 
-/// The kinds of names.
+/// The kind of a name that completion offers.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Name {
+pub(super) enum NameKind {
     Semaphore,
     Workload(Kind),
     Session,
@@ -26,7 +26,7 @@ pub(super) enum Name {
     File,
 }
 
-impl Name {
+impl NameKind {
     /// Returns the kind of name for an argument of `cli.rs`, by the argument's id.
     pub(super) fn of(arg: &Arg) -> Option<Self> {
         match arg.get_id().as_str() {
@@ -44,48 +44,47 @@ impl Name {
 }
 
 /// Returns the names of a kind, each with its description; `None` if they can't be read.
-pub(super) async fn names(name: &Name, next: &Next) -> Option<Vec<(String, String)>> {
+pub(super) async fn names(name: &NameKind, next: &NextWords) -> Option<Vec<(String, String)>> {
     let bare = |name: String| (name, String::new());
     match name {
-        Name::File => None,
-        Name::Context => {
+        NameKind::File => None,
+        NameKind::Context => {
             let contexts = next.connection.kubeconfig().ok()?.contexts.into_iter();
             Some(contexts.map(|context| bare(context.name)).collect())
         }
-        Name::Cluster => {
+        NameKind::Cluster => {
             let clusters = next.connection.kubeconfig().ok()?.clusters.into_iter();
             Some(clusters.map(|cluster| bare(cluster.name)).collect())
         }
-        Name::User => {
+        NameKind::User => {
             let users = next.connection.kubeconfig().ok()?.auth_infos.into_iter();
             Some(users.map(|user| bare(user.name)).collect())
         }
-        Name::Namespace => {
-            let cluster = Cluster::connect(&next.connection).await.ok()?;
+        NameKind::Namespace => {
+            let cluster = ClusterClient::connect(&next.connection).await.ok()?;
             let namespaces = Api::<Namespace>::all(cluster.client());
             let listed = namespaces
                 .list_metadata(&ListParams::default())
                 .await
                 .ok()?;
-            let listed = listed.items.iter();
-            Some(listed.map(|namespace| bare(namespace.name_any())).collect())
+            let objects = listed.items.iter();
+            Some(objects.map(|object| bare(object.name_any())).collect())
         }
-        Name::Semaphore => {
-            let cluster = Cluster::connect(&next.connection).await.ok()?;
+        NameKind::Semaphore => {
+            let cluster = ClusterClient::connect(&next.connection).await.ok()?;
             let listed = cluster
                 .list_semaphores(Some(&cluster.namespace), None)
                 .await
                 .ok()?;
-            let listed = listed.items.iter();
-            Some(listed.map(|object| bare(object.name_any())).collect())
+            let objects = listed.items.iter();
+            Some(objects.map(|object| bare(object.name_any())).collect())
         }
-        Name::Workload(kind) => {
-            let cluster = Cluster::connect(&next.connection).await.ok()?;
+        NameKind::Workload(kind) => {
+            let cluster = ClusterClient::connect(&next.connection).await.ok()?;
             let listed = cluster.list_workloads(kind, |object| {
                 let read = TrackedWorkload::read_object(kind, &object, Moment::default());
                 let workload = read.ok().flatten()?;
-                let semaphores = workload.semaphores().map(AsRef::as_ref);
-                let semaphores: Vec<&str> = semaphores.collect();
+                let semaphores: Vec<&str> = workload.semaphores().map(AsRef::as_ref).collect();
                 let named = (
                     workload.workload.name.to_string(),
                     format!("of {}", semaphores.join(", ")),
@@ -94,8 +93,8 @@ pub(super) async fn names(name: &Name, next: &Next) -> Option<Vec<(String, Strin
             });
             Some(listed.await.ok()?.items)
         }
-        Name::Session => {
-            let cluster = Cluster::connect(&next.connection).await.ok()?;
+        NameKind::Session => {
+            let cluster = ClusterClient::connect(&next.connection).await.ok()?;
             let object = cluster.semaphore(next.given.first()?).await.ok()?;
             let Item::Semaphore(semaphore) = Item::read(&object) else {
                 return None;
@@ -108,7 +107,7 @@ pub(super) async fn names(name: &Name, next: &Next) -> Option<Vec<(String, Strin
 }
 
 /// Whether the command on the line would change this workload.
-fn suits(next: &Next, workload: &TrackedWorkload) -> bool {
+fn suits(next: &NextWords, workload: &TrackedWorkload) -> bool {
     let job = &workload.workload;
     let over = matches!(job.phase, Phase::Finished { .. } | Phase::Deleting);
     let suits = match next.command.as_str() {

@@ -13,19 +13,20 @@ use super::{
 };
 
 /// The greatest length of a line, in characters. Some words of a line are foreign.
-const LONGEST: usize = 8_192;
+const LONGEST_LINE: usize = 8_192;
 
 /// The part of the watched state whose changes are reported.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Seen {
+pub(crate) struct ReportedState {
     /// A summary of each semaphore, by its name.
-    semaphores: BTreeMap<String, Summary>,
+    semaphores: BTreeMap<String, ReportedSemaphore>,
     /// The events that were already reported.
     recorded: BTreeSet<(jiff::Timestamp, String)>,
 }
 
+/// The part of one semaphore's state whose changes are reported.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Summary {
+struct ReportedSemaphore {
     phase: String,
     /// The holders' names, by session.
     holders: BTreeMap<String, String>,
@@ -38,7 +39,7 @@ struct Summary {
     elsewhere: Vec<String>,
 }
 
-impl Seen {
+impl ReportedState {
     pub(crate) fn of<'a>(
         items: impl IntoIterator<Item = &'a Item>,
         recorded: impl IntoIterator<Item = &'a RecordedEvent>,
@@ -67,19 +68,24 @@ impl Seen {
                 now.details(&known, name, &mut lines);
             }
         }
-        let gone = before.semaphores.keys();
-        let gone = gone.filter(|name| !self.semaphores.contains_key(*name));
+        let gone = before
+            .semaphores
+            .keys()
+            .filter(|name| !self.semaphores.contains_key(*name));
         lines.extend(gone.map(|name| format!("{name} is gone")));
         // Events from before the watch are not news.
         if details && !before.semaphores.is_empty() {
             let new = self.recorded.difference(&before.recorded);
             lines.extend(new.map(|(_, line)| line.clone()));
         }
-        lines.iter().map(|line| one_line(line, LONGEST)).collect()
+        lines
+            .iter()
+            .map(|line| one_line(line, LONGEST_LINE))
+            .collect()
     }
 }
 
-impl Summary {
+impl ReportedSemaphore {
     fn details(&self, before: &Self, name: &str, lines: &mut Vec<String>) {
         let difference = |of: &Self, from: &Self, sign: &str| -> Vec<String> {
             let other = of
@@ -105,9 +111,9 @@ impl Summary {
         if self.windows != before.windows && !self.windows.is_empty() {
             lines.push(format!("{name} {}", self.windows));
         }
-        for (job, standing) in &self.several {
-            if before.several.get(job) != Some(standing) {
-                lines.push(format!("{name} {job} {standing}"));
+        for (job, reason) in &self.several {
+            if before.several.get(job) != Some(reason) {
+                lines.push(format!("{name} {job} {reason}"));
             }
         }
         if self.elsewhere != before.elsewhere {
@@ -121,7 +127,7 @@ impl Summary {
     }
 }
 
-fn summary(item: &Item) -> (String, Summary) {
+fn summary(item: &Item) -> (String, ReportedSemaphore) {
     let semaphore = match item {
         Item::Semaphore(semaphore) => semaphore,
         Item::Unreadable {
@@ -131,9 +137,9 @@ fn summary(item: &Item) -> (String, Summary) {
             why,
         } => {
             let phase = format!("can't be read: {why}");
-            let summary = Summary {
+            let summary = ReportedSemaphore {
                 phase,
-                ..Summary::default()
+                ..ReportedSemaphore::default()
             };
             return (format!("{namespace}/{name}"), summary);
         }
@@ -164,23 +170,31 @@ fn summary(item: &Item) -> (String, Summary) {
         Some(opens) => format!("windows closed until {:.0}", opens.0),
         None => "windows open".to_owned(),
     };
-    let several = reported.queue.iter().filter_map(|queued| {
-        let lacks = queued.lacks.as_deref();
-        let lacks = lacks.map_or_else(String::new, |lacks| format!(" waits for {lacks}"));
-        let standing = queued.reason.as_deref()?;
-        let waiting = title(&queued.kind, &queued.name);
-        Some((waiting, format!("{standing}{lacks}")))
-    });
-    let several = several.collect();
-    let elsewhere = elsewhere::waiters(&reported, None).into_iter();
-    let elsewhere = elsewhere.map(|waiter| elsewhere::name(waiter, None));
-    let elsewhere = elsewhere.collect();
-    let holders = reported.holders.into_iter();
-    let holders =
-        holders.map(|holder| (holder.session, holder.holder.unwrap_or_else(|| "-".into())));
-    let summary = Summary {
+    let several = reported
+        .queue
+        .iter()
+        .filter_map(|queued| {
+            let lacks = queued
+                .lacks
+                .as_deref()
+                .map_or_else(String::new, |lacks| format!(" waits for {lacks}"));
+            let reason = queued.reason.as_deref()?;
+            let waiting = title(&queued.kind, &queued.name);
+            Some((waiting, format!("{reason}{lacks}")))
+        })
+        .collect();
+    let elsewhere = elsewhere::waiters(&reported, None)
+        .into_iter()
+        .map(|waiter| elsewhere::name(waiter, None))
+        .collect();
+    let holders = reported
+        .holders
+        .into_iter()
+        .map(|holder| (holder.session, holder.holder.unwrap_or_else(|| "-".into())))
+        .collect();
+    let summary = ReportedSemaphore {
         phase,
-        holders: holders.collect(),
+        holders,
         queue: reported
             .queue
             .into_iter()
@@ -213,9 +227,9 @@ mod tests {
     use super::*;
     use crate::view::samples::{recorded, semaphore};
 
-    fn seen(status: &Value, recorded: &[RecordedEvent]) -> Seen {
+    fn seen(status: &Value, recorded: &[RecordedEvent]) -> ReportedState {
         let item = Item::Semaphore(Box::new(semaphore(status)));
-        Seen::of([&item], recorded)
+        ReportedState::of([&item], recorded)
     }
 
     #[test]
@@ -228,7 +242,7 @@ mod tests {
     fn at_first_all_is_new() {
         let events = [recorded(1, "Job", "b", "u", "SlotWaiting")];
         let now = seen(&json!({ "holders": [] }), &events);
-        let lines = now.since(&Seen::default(), true);
+        let lines = now.since(&ReportedState::default(), true);
         assert_eq!(lines, ["batch/db held 2/2 waiting 0 Ready=True Reconciled"]);
     }
 
@@ -263,13 +277,13 @@ mod tests {
             let mut semaphore = semaphore(status);
             let windows = json!([{ "schedule": "0 22 * * *", "duration": "6h" }]);
             semaphore.spec.windows = serde_json::from_value(windows).unwrap();
-            Seen::of([&Item::Semaphore(Box::new(semaphore))], [])
+            ReportedState::of([&Item::Semaphore(Box::new(semaphore))], [])
         };
         let of = |reason: &str| json!([{ "kind": "Job", "name": "b", "lacks": "licenses:2", "reason": reason }]);
         let before = with(&json!({
             "queue": of("PassedOver"), "windowOpens": "2026-01-01T22:00:00Z",
         }));
-        let lines = before.since(&Seen::default(), true);
+        let lines = before.since(&ReportedState::default(), true);
         let expected = [
             "batch/db windows closed until 2026-01-01T22:00:00Z",
             "batch/db b PassedOver waits for licenses:2",
@@ -285,7 +299,7 @@ mod tests {
 
     #[test]
     fn one_that_was_deleted_is_gone() {
-        let lines = Seen::default().since(&seen(&json!({}), &[]), true);
+        let lines = ReportedState::default().since(&seen(&json!({}), &[]), true);
         assert_eq!(lines, ["batch/db is gone"]);
     }
 
@@ -303,8 +317,8 @@ mod tests {
     fn the_limit_of_a_keyed_one_is_for_each_key() {
         let mut semaphore = semaphore(&json!({ "limit": 1, "keysInUse": 2 }));
         semaphore.spec.keyed = true;
-        let now = Seen::of([&Item::Semaphore(Box::new(semaphore))], []);
+        let now = ReportedState::of([&Item::Semaphore(Box::new(semaphore))], []);
         let expected = "batch/db held 2 keys 2 limit 1/key waiting 0 Ready=True Reconciled";
-        assert_eq!(now.since(&Seen::default(), false), [expected]);
+        assert_eq!(now.since(&ReportedState::default(), false), [expected]);
     }
 }

@@ -6,28 +6,28 @@ use kube::api::DynamicObject;
 use serde::Serialize;
 
 use super::{
-    holder::{Kind, Who},
+    holder::{ParsedHolder, ParsedHolderKind},
     item::status,
-    queue::{Outside, Place},
+    queue::{Outside, QueuedJob},
     recorded::RecordedEvent,
-    show::Shown,
+    show::SemaphoreDetails,
 };
 
 /// A semaphore with its queue.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Document<'a> {
+pub(crate) struct SemaphoreDocument<'a> {
     /// The object as it is stored.
     semaphore: &'a DynamicObject,
-    holders: Vec<Holder>,
+    holders: Vec<HolderEntry>,
     /// Number of holders beyond these.
     more_holders: usize,
     /// The Jobs in the queue. The next one to get a slot is first.
-    queue: &'a [Place],
+    queue: &'a [QueuedJob],
     /// Number of Jobs that wait behind these.
     more_in_queue: usize,
     /// The contenders of other clusters and programs that wait.
-    waiting_elsewhere: Vec<Contender>,
+    waiting_elsewhere: Vec<ContenderEntry>,
     not_queued: &'a [Outside],
     /// Number of Jobs outside the queue beyond these.
     more_not_queued: usize,
@@ -39,9 +39,9 @@ pub(crate) struct Document<'a> {
 /// A holder with its contender.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Holder {
+pub(super) struct HolderEntry {
     #[serde(flatten)]
-    contender: Contender,
+    contender: ContenderEntry,
     #[serde(skip_serializing_if = "Option::is_none")]
     since: Option<Timestamp>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -53,9 +53,9 @@ pub(super) struct Holder {
 /// A contender. Its name in the status is split into parts.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Contender {
+pub(super) struct ContenderEntry {
     session: String,
-    kind: Kind,
+    kind: ParsedHolderKind,
     #[serde(skip_serializing_if = "String::is_empty")]
     name: String,
     #[serde(skip_serializing_if = "String::is_empty")]
@@ -64,20 +64,20 @@ pub(super) struct Contender {
     key: Option<String>,
 }
 
-impl<'a> Document<'a> {
-    pub(crate) fn of(object: &'a DynamicObject, shown: &Shown<'a>) -> Self {
+impl<'a> SemaphoreDocument<'a> {
+    pub(crate) fn of(object: &'a DynamicObject, shown: &SemaphoreDetails<'a>) -> Self {
         let status = status(shown.semaphore);
         let held = usize::try_from(status.held).unwrap_or(0);
         Self {
             semaphore: object,
             more_holders: held.saturating_sub(status.holders.len()),
-            holders: status.holders.iter().map(Holder::of).collect(),
+            holders: status.holders.iter().map(HolderEntry::of).collect(),
             queue: &shown.queue.places,
             more_in_queue: shown.queue.more,
             waiting_elsewhere: status
                 .waiting_elsewhere
                 .iter()
-                .map(Contender::waiting)
+                .map(ContenderEntry::waiting)
                 .collect(),
             not_queued: &shown.queue.outside,
             more_not_queued: shown.queue.more_outside,
@@ -87,11 +87,11 @@ impl<'a> Document<'a> {
     }
 }
 
-impl Holder {
+impl HolderEntry {
     pub(super) fn of(holder: &HolderStatus) -> Self {
         let (session, key) = (&holder.session, &holder.key);
         Self {
-            contender: Contender::new(session, key.as_ref(), holder.holder.as_deref()),
+            contender: ContenderEntry::new(session, key.as_ref(), holder.holder.as_deref()),
             since: holder.since.as_ref().map(|time| time.0),
             cools_until: holder.cools_until.as_ref().map(|time| time.0),
             never_expires: holder.never_expires,
@@ -99,7 +99,7 @@ impl Holder {
     }
 }
 
-impl Contender {
+impl ContenderEntry {
     /// Returns a contender of another cluster or program that waits.
     pub(super) fn waiting(waiter: &WaiterStatus) -> Self {
         Self::new(
@@ -110,7 +110,7 @@ impl Contender {
     }
 
     fn new(session: &str, key: Option<&String>, name: Option<&str>) -> Self {
-        let Who { kind, place, name } = Who::read(name);
+        let ParsedHolder { kind, place, name } = ParsedHolder::read(name);
         Self {
             session: session.to_owned(),
             kind,
@@ -145,13 +145,13 @@ mod tests {
         let events = [recorded(1, "Job", "a", "uid-a", "SlotWaiting")];
         let queue = queue_of(&semaphore, &workloads, &events, 99);
         let events: Vec<&RecordedEvent> = events.iter().collect();
-        let shown = Shown {
+        let shown = SemaphoreDetails {
             semaphore: &semaphore,
             queue: &queue,
             events: &events,
             gaps: &[],
         };
-        let document = to_value(Document::of(&object, &shown)).unwrap();
+        let document = to_value(SemaphoreDocument::of(&object, &shown)).unwrap();
         assert_eq!(document["semaphore"]["spec"]["limit"], 2);
         let expected = json!({
             "session": "9704f651-b12d-3412-5f37-488d4d7d4b4d", "kind": "Job", "name": "batch/migrate-1",

@@ -5,7 +5,7 @@ use consul_semaphore_api::{ConsulSemaphoreStatus, LISTED, WaiterStatus};
 use super::item::count;
 
 /// The number of contenders that are named.
-const NAMED: usize = 5;
+const NAMED_WAITERS: usize = 5;
 
 /// Returns the contenders that wait for a slot of this key, or of any key if there is none.
 pub(super) fn waiters<'a>(
@@ -24,9 +24,12 @@ pub(super) fn line(status: &ConsulSemaphoreStatus, key: Option<&str>) -> Option<
     if waiters.is_empty() {
         return None;
     }
-    let names = waiters.iter().take(NAMED).map(|waiter| name(waiter, key));
-    let mut names: Vec<String> = names.collect();
-    if waiters.len() > NAMED {
+    let mut names: Vec<String> = waiters
+        .iter()
+        .take(NAMED_WAITERS)
+        .map(|waiter| name(waiter, key))
+        .collect();
+    if waiters.len() > NAMED_WAITERS {
         names.push("...".to_owned());
     }
     let at_least = if status.waiting_elsewhere.len() >= LISTED {
@@ -88,11 +91,11 @@ mod tests {
 
     #[test]
     fn those_of_a_keyed_one_wait_for_their_key() {
-        let keyed = json!([
+        let waiters = json!([
             { "session": "s-1", "key": "k1", "waiter": "ci a" },
             { "session": "s-2", "key": "k2", "waiter": "ci b" },
         ]);
-        let keyed = status(&keyed);
+        let keyed = status(&waiters);
         assert_eq!(
             line(&keyed, None).as_deref(),
             Some("2 other waiters: ci a (key k1), ci b (key k2)")

@@ -10,27 +10,26 @@ pub(crate) struct Size {
 }
 
 /// Switches to a separate screen without a cursor. The terminal keeps its content.
-pub(crate) const OPEN: &str = "\u{1b}[?1049h\u{1b}[?25l";
+pub(crate) const OPEN_SCREEN: &str = "\u{1b}[?1049h\u{1b}[?25l";
 /// Switches back to the previous content.
-pub(crate) const CLOSE: &str = "\u{1b}[?25h\u{1b}[?1049l";
+pub(crate) const CLOSE_SCREEN: &str = "\u{1b}[?25h\u{1b}[?1049l";
 
 /// Begins a frame at the upper left corner. Terminals that support this show the frame only once it is complete.
-const BEGIN: &str = "\u{1b}[?2026h\u{1b}[H";
+const BEGIN_FRAME: &str = "\u{1b}[?2026h\u{1b}[H";
 /// Clears the rest of a line, in which a longer line may have been.
 const REST_OF_LINE: &str = "\u{1b}[K";
 /// Clears further lines of the previous frame, and ends the frame.
-const END: &str = "\u{1b}[J\u{1b}[?2026l";
+const END_FRAME: &str = "\u{1b}[J\u{1b}[?2026l";
 
 /// Returns the bytes for a text. Nothing is cleared before it is rewritten, so nothing flickers. The last column stays
 /// free, because terminals disagree about a cursor that waits there for the next line.
 pub(crate) fn frame(text: &Text, size: Size, colour: bool) -> String {
     let columns = size.columns.saturating_sub(1).max(1);
-    let lines = fit(text, size.rows.max(1));
-    let lines = lines
+    let lines: Vec<String> = fit(text, size.rows.max(1))
         .iter()
-        .map(|line| line.cut(columns).render(colour) + REST_OF_LINE);
-    let lines: Vec<String> = lines.collect();
-    format!("{BEGIN}{}{END}", lines.join("\r\n"))
+        .map(|line| line.cut(columns).render(colour) + REST_OF_LINE)
+        .collect();
+    format!("{BEGIN_FRAME}{}{END_FRAME}", lines.join("\r\n"))
 }
 
 /// Returns the lines that fit. If not all do, the last one says how many are missing.

@@ -5,7 +5,7 @@ use serde::Serialize;
 
 /// The kind of a holder.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(crate) enum Kind {
+pub(crate) enum ParsedHolderKind {
     /// A Job of a cluster.
     Job,
     /// A command of `consul-semaphore exec`.
@@ -19,7 +19,7 @@ pub(crate) enum Kind {
     Workload(String),
 }
 
-impl Kind {
+impl ParsedHolderKind {
     pub(crate) fn as_str(&self) -> &str {
         match self {
             Self::Job => "Job",
@@ -33,45 +33,48 @@ impl Kind {
 
 /// A holder, parsed from its name in the status.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Who {
-    pub(crate) kind: Kind,
+pub(crate) struct ParsedHolder {
+    pub(crate) kind: ParsedHolderKind,
     /// The cluster of a workload, the host of a process, or the Consul node of a program's session.
     pub(crate) place: String,
     /// `namespace/name` of a workload, the command of a process, or the name of a program's session.
     pub(crate) name: String,
 }
 
-impl Who {
+impl ParsedHolder {
     /// Parses `status.holders[].holder`, which has one of the forms `<cluster> <namespace>/<name>`, `<cluster>
     /// <kind>:<namespace>/<name>`, `<host> <command>` and `<session's name> on <node>`. The last form is checked first,
     /// because a session's name can be any text.
     pub(crate) fn read(holder: Option<&str>) -> Self {
         let Some(text) = holder else {
-            return Self::new(Kind::Unknown, "", "");
+            return Self::new(ParsedHolderKind::Unknown, "", "");
         };
         if let Some(node) = text.strip_prefix("on ") {
-            return Self::new(Kind::Program, node, "");
+            return Self::new(ParsedHolderKind::Program, node, "");
         }
         if let Some((name, node)) = text
             .rsplit_once(" on ")
             .filter(|(_, node)| !node.contains(' '))
         {
-            return Self::new(Kind::Program, node, name);
+            return Self::new(ParsedHolderKind::Program, node, name);
         }
         match text.split_once(' ') {
             Some((place, name)) if name.contains(' ') || place.is_empty() => {
-                Self::new(Kind::Unknown, "", text)
+                Self::new(ParsedHolderKind::Unknown, "", text)
             }
             Some((cluster, name)) if name.contains('/') => match other_workload(name) {
-                Some((kind, name)) => Self::new(Kind::Workload(kind.to_owned()), cluster, name),
-                None => Self::new(Kind::Job, cluster, name),
+                Some((kind, name)) => {
+                    let kind = ParsedHolderKind::Workload(kind.to_owned());
+                    Self::new(kind, cluster, name)
+                }
+                None => Self::new(ParsedHolderKind::Job, cluster, name),
             },
-            Some((host, command)) => Self::new(Kind::Process, host, command),
-            None => Self::new(Kind::Unknown, "", text),
+            Some((host, command)) => Self::new(ParsedHolderKind::Process, host, command),
+            None => Self::new(ParsedHolderKind::Unknown, "", text),
         }
     }
 
-    fn new(kind: Kind, place: &str, name: &str) -> Self {
+    fn new(kind: ParsedHolderKind, place: &str, name: &str) -> Self {
         Self {
             kind,
             place: place.to_owned(),
@@ -103,7 +106,7 @@ mod tests {
     use super::*;
 
     /// Parses the operator's name for a contender of this namespace and name.
-    fn called(cluster: &str, namespace: &str, name: &str) -> Who {
+    fn called(cluster: &str, namespace: &str, name: &str) -> ParsedHolder {
         let cluster = Cluster {
             name: cluster.into(),
             id: "c".into(),
@@ -119,19 +122,29 @@ mod tests {
             ordinal: 0,
         };
         let body = ContenderBody::new(&cluster, &identity, Timestamp::UNIX_EPOCH, false);
-        Who::read(Some(&body.holder()))
+        ParsedHolder::read(Some(&body.holder()))
     }
 
     #[test]
     fn what_the_operator_calls_holders_is_understood() {
         let job = called("prod-eu", "batch", "migrate-42");
-        assert_eq!(job, Who::new(Kind::Job, "prod-eu", "batch/migrate-42"));
+        assert_eq!(
+            job,
+            ParsedHolder::new(ParsedHolderKind::Job, "prod-eu", "batch/migrate-42")
+        );
         let process = called("ci-7", identity::NONE, "deploy");
-        assert_eq!(process, Who::new(Kind::Process, "ci-7", "deploy"));
-        let other = Who::read(Some("prod-eu JobSet:batch/train"));
+        assert_eq!(
+            process,
+            ParsedHolder::new(ParsedHolderKind::Process, "ci-7", "deploy")
+        );
+        let other = ParsedHolder::read(Some("prod-eu JobSet:batch/train"));
         assert_eq!(
             other,
-            Who::new(Kind::Workload("JobSet".into()), "prod-eu", "batch/train")
+            ParsedHolder::new(
+                ParsedHolderKind::Workload("JobSet".into()),
+                "prod-eu",
+                "batch/train"
+            )
         );
     }
 
@@ -147,11 +160,14 @@ mod tests {
             ("prod batch/x on web-1", "web-1", "prod batch/x"),
             ("a on b on web-1", "web-1", "a on b"),
         ] {
-            assert_eq!(Who::read(Some(text)), Who::new(Kind::Program, place, name));
+            let program = ParsedHolder::new(ParsedHolderKind::Program, place, name);
+            assert_eq!(ParsedHolder::read(Some(text)), program);
         }
         for text in ["", "one", "three words here", " x"] {
-            assert_eq!(Who::read(Some(text)), Who::new(Kind::Unknown, "", text));
+            let unknown = ParsedHolder::new(ParsedHolderKind::Unknown, "", text);
+            assert_eq!(ParsedHolder::read(Some(text)), unknown);
         }
-        assert_eq!(Who::read(None), Who::new(Kind::Unknown, "", ""));
+        let unknown = ParsedHolder::new(ParsedHolderKind::Unknown, "", "");
+        assert_eq!(ParsedHolder::read(None), unknown);
     }
 }

@@ -14,7 +14,7 @@ use super::{
 
 /// The text for a missing name or number. Each cell except a message is one word and none is empty, so `awk` can count
 /// the cells.
-const NOTHING: &str = "-";
+const NO_VALUE: &str = "-";
 
 /// The columns that depend on the options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,22 +78,21 @@ fn readable(semaphore: &ConsulSemaphore, now: Timestamp) -> Vec<Span> {
     let metadata = &semaphore.metadata;
     let reported = status(semaphore);
     let ready = condition(semaphore, ConditionType::Ready);
-    let reason = ready.map_or("-", |ready| ready.reason.as_str());
-    let seen = outdated(semaphore);
-    let reason = match seen {
-        Some(generation) => format!("{reason}(generation:{generation})"),
-        None => reason.to_owned(),
+    let current_reason = ready.map_or("-", |ready| ready.reason.as_str());
+    let outdated = outdated(semaphore);
+    let reason = match outdated {
+        Some(generation) => format!("{current_reason}(generation:{generation})"),
+        None => current_reason.to_owned(),
     };
-    let tone = if seen.is_some() {
+    let tone = if outdated.is_some() {
         Tone::Doubt
     } else {
         Tone::Plain
     };
-    let next = reported
-        .queue
-        .first()
-        .map(|queued| title(&queued.kind, &queued.name));
-    let next = next.unwrap_or_else(|| NOTHING.to_owned());
+    let next = reported.queue.first().map_or_else(
+        || NO_VALUE.to_owned(),
+        |queued| title(&queued.kind, &queued.name),
+    );
     let created = metadata.creation_timestamp.as_ref().map(|time| time.0);
     let figure = |figure: i32| {
         let said = semaphore.status.is_some();
@@ -105,7 +104,7 @@ fn readable(semaphore: &ConsulSemaphore, now: Timestamp) -> Vec<Span> {
     };
     let keys = reported
         .keys_in_use
-        .map_or_else(|| NOTHING.to_owned(), |keys| keys.to_string());
+        .map_or_else(|| NO_VALUE.to_owned(), |keys| keys.to_string());
     vec![
         Span::plain(metadata.namespace.as_deref().unwrap_or_default()),
         Span::plain(metadata.name.as_deref().unwrap_or_default()),
@@ -144,7 +143,7 @@ pub(super) fn limit(semaphore: &ConsulSemaphore) -> Span {
 }
 
 fn unreadable([namespace, name, why]: [&String; 3], age: &str) -> Vec<Span> {
-    let unknown = || Span::plain(NOTHING);
+    let unknown = || Span::plain(NO_VALUE);
     let mut cells = vec![
         Span::plain(namespace),
         Span::plain(name),

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use consul_semaphore_workload::TrackedWorkload;
 
 /// The number of Jobs that are named.
-const NAMED: usize = 5;
+const NAMED_JOBS: usize = 5;
 
 /// A semaphore that a Job names.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -53,21 +53,24 @@ pub(crate) fn line(
         "Jobs name"
     };
     let at_least = if cut { "at least " } else { "" };
-    let names = missing.iter().take(NAMED).map(|reference| {
-        let Reference {
-            namespace,
-            job,
-            semaphore,
-        } = reference;
-        format!("{namespace}/{job} ({semaphore})")
-    });
-    let mut names: Vec<String> = names.collect();
-    if number > NAMED {
+    let mut names: Vec<String> = missing
+        .iter()
+        .take(NAMED_JOBS)
+        .map(|reference| {
+            let Reference {
+                namespace,
+                job,
+                semaphore,
+            } = reference;
+            format!("{namespace}/{job} ({semaphore})")
+        })
+        .collect();
+    if number > NAMED_JOBS {
         names.push("...".to_owned());
     }
-    let names = names.join(", ");
     Some(format!(
-        "{at_least}{number} {jobs} a ConsulSemaphore that does not exist: {names}"
+        "{at_least}{number} {jobs} a ConsulSemaphore that does not exist: {}",
+        names.join(", ")
     ))
 }
 

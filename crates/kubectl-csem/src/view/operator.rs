@@ -9,16 +9,16 @@ use k8s_openapi::{
 use super::age::age;
 
 /// The name of the operator's Lease, unless its `--lease-name` is another one.
-pub(crate) const LEASE: &str = "consul-semaphore-operator";
+pub(crate) const LEASE_NAME: &str = "consul-semaphore-operator";
 
 /// The namespace of the operator, if it is installed as the docs say.
-pub(crate) const NAMESPACE: &str = "consul-semaphore-system";
+pub(crate) const OPERATOR_NAMESPACE: &str = "consul-semaphore-system";
 
 /// The operator's name as a manager of fields. It does not depend on the name of the Lease.
-const MANAGER: &str = "consul-semaphore-operator";
+const FIELD_MANAGER: &str = "consul-semaphore-operator";
 
 /// The duration of a Lease that does not say it, in seconds.
-const USUAL: i32 = 15;
+const DEFAULT_LEASE_SECONDS: i32 = 15;
 
 /// Returns when an operator last changed one of these objects, according to the managed fields.
 pub(crate) fn last_write<'a>(
@@ -29,7 +29,7 @@ pub(crate) fn last_write<'a>(
         .flat_map(|object| &object.managed_fields);
     let by_operator = entries
         .flatten()
-        .filter(|entry| entry.manager.as_deref() == Some(MANAGER));
+        .filter(|entry| entry.manager.as_deref() == Some(FIELD_MANAGER));
     by_operator
         .filter_map(|entry| Some(entry.time.as_ref()?.0))
         .max()
@@ -64,7 +64,7 @@ pub(crate) fn silence(
 
 /// Returns the time after which a Lease that is not renewed is over: twice its duration.
 fn patience(spec: &LeaseSpec) -> SignedDuration {
-    let seconds = spec.lease_duration_seconds.unwrap_or(USUAL);
+    let seconds = spec.lease_duration_seconds.unwrap_or(DEFAULT_LEASE_SECONDS);
     SignedDuration::from_secs(i64::from(seconds)).saturating_mul(2)
 }
 
@@ -130,9 +130,9 @@ mod tests {
             let written = last_write([&object.unwrap()]);
             silence(std::slice::from_ref(&late), written, now())
         };
-        assert_eq!(said(MANAGER, "2026-01-01T00:18:31Z"), None);
+        assert_eq!(said(FIELD_MANAGER, "2026-01-01T00:18:31Z"), None);
         // The holder of the Lease wrote this before the Lease had ended.
-        assert!(said(MANAGER, "2026-01-01T00:18:05Z").is_some());
+        assert!(said(FIELD_MANAGER, "2026-01-01T00:18:05Z").is_some());
         assert!(said("kubectl", "2026-01-01T00:29:00Z").is_some());
     }
 }

@@ -9,7 +9,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use super::{
     age::{age, until},
-    holder::Who,
+    holder::ParsedHolder,
     item::{condition, count, outdated, phase, status},
     list::limit,
     table::Table,
@@ -17,14 +17,14 @@ use super::{
 };
 
 /// The width of the names in the summary at the top.
-const LABEL: usize = 18;
+const LABEL_WIDTH: usize = 18;
 
 /// The indent of the lines below a heading.
 pub(super) const INDENT: usize = 2;
 
 /// Returns a line of the summary at the top.
 pub(super) fn labelled(label: &str, mut spans: Vec<Span>) -> Line {
-    let label = format!("{:INDENT$}{label:LABEL$}", "");
+    let label = format!("{:INDENT$}{label:LABEL_WIDTH$}", "");
     spans.insert(0, Span::new(Tone::Dim, label));
     Line(spans)
 }
@@ -112,8 +112,8 @@ pub(super) fn mode(semaphore: &ConsulSemaphore) -> String {
 /// Returns how many slots are held. The limit of a keyed semaphore is for each key.
 pub(super) fn slots(semaphore: &ConsulSemaphore) -> Line {
     let reported = status(semaphore);
-    let here = count(reported.held_here, "of them by a Job", "of them by Jobs");
-    let here = Span::plain(format!(", {here} of this cluster"));
+    let by_jobs = count(reported.held_here, "of them by a Job", "of them by Jobs");
+    let here = Span::plain(format!(", {by_jobs} of this cluster"));
     let spans = if semaphore.spec.keyed {
         let held = count(reported.held, "slot", "slots");
         let keys = count(reported.keys_in_use.unwrap_or(0), "key", "keys");
@@ -187,7 +187,7 @@ pub(super) fn holders(
             cools_until: _,
             never_expires: _,
         } = holder;
-        let who = Who::read(said.as_deref());
+        let who = ParsedHolder::read(said.as_deref());
         table.row([
             Span::plain((index + 1).to_string()),
             Span::plain(if who.name.is_empty() { "-" } else { &who.name }),

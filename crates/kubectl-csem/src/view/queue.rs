@@ -20,7 +20,7 @@ use super::{
 /// A Job in the queue.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Place {
+pub(crate) struct QueuedJob {
     pub(crate) kind: String,
     pub(crate) name: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -66,7 +66,7 @@ pub(crate) fn id(workload: &TrackedWorkload) -> Id<'_> {
     (workload.kind.as_str(), &workload.name)
 }
 
-impl Place {
+impl QueuedJob {
     pub(crate) fn id(&self) -> Id<'_> {
         (&self.kind, &self.name)
     }
@@ -80,8 +80,8 @@ impl Outside {
 
 /// The workloads that want a slot.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Queue {
-    pub(crate) places: Vec<Place>,
+pub(crate) struct QueueView {
+    pub(crate) places: Vec<QueuedJob>,
     /// Number of Jobs that wait behind these.
     pub(crate) more: usize,
     pub(crate) outside: Vec<Outside>,
@@ -98,7 +98,7 @@ pub(crate) fn fails(semaphore: &ConsulSemaphore, workload: &Workload) -> Option<
     Blocked::deadline([&blocked], since, timeout)
 }
 
-impl Queue {
+impl QueueView {
     /// Adds, for each Job that asks for slots of several semaphores, why the slots of semaphores other than `name` are
     /// not free. `all` are the known semaphores of the namespace.
     pub(crate) fn look_elsewhere(
@@ -108,8 +108,8 @@ impl Queue {
         all: &[ConsulSemaphore],
     ) {
         let of_name = |name: &str| {
-            let mut all = all.iter();
-            all.find(|semaphore| semaphore.metadata.name.as_deref() == Some(name))
+            all.iter()
+                .find(|semaphore| semaphore.metadata.name.as_deref() == Some(name))
         };
         let several = [
             Standing::PassedOver,
@@ -118,25 +118,25 @@ impl Queue {
         ]
         .map(Standing::as_str);
         let waits_elsewhere =
-            |place: &&mut Place| place.reason == "Next" || several.contains(&&*place.reason);
+            |place: &&mut QueuedJob| place.reason == "Next" || several.contains(&&*place.reason);
         for place in self.places.iter_mut().filter(waits_elsewhere) {
-            let mut known = workloads.iter();
-            let known = known.find(|one| id(one) == place.id());
+            let known = workloads.iter().find(|one| id(one) == place.id());
             let requests = known.map_or(&[][..], |known| &known.workload.requests);
             let others = requests.iter().filter(|request| {
                 let key = request.key.as_ref().map(AsRef::as_ref);
                 *request.semaphore != *name || (place.key.is_some() && place.key.as_deref() != key)
             });
-            let lacks = others.filter_map(|request| {
-                let key = request.key.as_ref().map(AsRef::as_ref);
-                let asking = Asking {
-                    priority: place.priority,
-                    ..Asking::new(&place.name, key, request.slots.get())
-                };
-                let why = lack(of_name(&request.semaphore)?, asking)?.message();
-                Some(format!("{}: {why}", request.place()))
-            });
-            let lacks: Vec<String> = lacks.collect();
+            let lacks: Vec<String> = others
+                .filter_map(|request| {
+                    let key = request.key.as_ref().map(AsRef::as_ref);
+                    let asking = Asking {
+                        priority: place.priority,
+                        ..Asking::new(&place.name, key, request.slots.get())
+                    };
+                    let why = lack(of_name(&request.semaphore)?, asking)?.message();
+                    Some(format!("{}: {why}", request.place()))
+                })
+                .collect();
             if place.reason != "Next" {
                 for lack in lacks {
                     place.message = format!("{}; {lack}", place.message);
@@ -159,7 +159,7 @@ pub(crate) fn queue_of(
     workloads: &[TrackedWorkload],
     recorded: &[RecordedEvent],
     most: usize,
-) -> Queue {
+) -> QueueView {
     let words = last_words(recorded);
     let keyed = semaphore.spec.keyed;
     let name = semaphore.metadata.name.as_deref().unwrap_or_default();
@@ -174,14 +174,14 @@ pub(crate) fn queue_of(
         let uid: &str = workload.workload.uid.as_ref();
         words.get(&(&*workload.workload.name, uid)).copied()
     };
-    let mut places: Vec<Place> = Vec::new();
+    let mut places: Vec<QueuedJob> = Vec::new();
     for queued in status.queue.iter().take(most) {
         let workload = known.get(&id_of(queued)).copied();
         let word = workload.and_then(last_word);
         let asking = asking_of(queued, workload, name);
         let (reason, message) = why(&mut line, asking, word);
         let own = || (asking.slots > 1).then(|| format!("{name}:{}", asking.slots));
-        places.push(Place {
+        places.push(QueuedJob {
             kind: queued.kind.clone(),
             name: queued.name.clone(),
             key: queued.key.clone(),
@@ -216,8 +216,10 @@ pub(crate) fn queue_of(
     let in_rest: HashSet<Id<'_>> = rest.iter().map(|workload| id(workload)).collect();
     for workload in rest.iter().take(most.saturating_sub(places.len())) {
         let request = workload.workload.asks_for(name, None);
-        let key = request.and_then(|request| request.key.as_ref());
-        let key = key.map(AsRef::as_ref).filter(|_| keyed);
+        let key = request
+            .and_then(|request| request.key.as_ref())
+            .map(AsRef::as_ref)
+            .filter(|_| keyed);
         let slots = request.map_or(1, |request| request.slots.get());
         let asking = Asking {
             alone: !workload.workload.asks_for_several(),
@@ -225,7 +227,7 @@ pub(crate) fn queue_of(
             ..Asking::new(&workload.workload.name, key, slots)
         };
         let (reason, message) = why(&mut line, asking, last_word(workload));
-        places.push(Place {
+        places.push(QueuedJob {
             kind: workload.workload.kind.to_string(),
             name: workload.workload.name.to_string(),
             key: key.map(str::to_owned),
@@ -247,7 +249,7 @@ pub(crate) fn queue_of(
     outside.sort_by(|a, b| a.id().cmp(&b.id()));
     let more_outside = outside.len().saturating_sub(most);
     outside.truncate(most);
-    Queue {
+    QueueView {
         more: waiting.max(status.queue.len()).saturating_sub(places.len()),
         places,
         outside,
@@ -341,7 +343,7 @@ mod tests {
     use super::*;
     use crate::view::samples::{recorded, semaphore, workload};
 
-    fn reasons(line: &Queue) -> Vec<(&str, &str, &str)> {
+    fn reasons(line: &QueueView) -> Vec<(&str, &str, &str)> {
         let places = line.places.iter();
         places
             .map(|place| (&*place.name, &*place.reason, &*place.message))
@@ -462,7 +464,7 @@ mod tests {
             workload("held", &json!({ "consul-semaphore.io/hold": "true" })),
         ];
         let all = queue_of(&semaphore, &workloads, &[], 99);
-        let jobs = |line: &Queue| -> Vec<String> {
+        let jobs = |line: &QueueView| -> Vec<String> {
             line.places.iter().map(|place| place.name.clone()).collect()
         };
         assert_eq!(jobs(&all), ["a", "b", "e-high", "d", "z-low"]);

@@ -9,7 +9,7 @@ use crate::workload_name::WorkloadName;
 
 /// The facts about a holder and its slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Holding {
+pub(crate) struct SlotToRelease {
     /// `namespace/name` of the `ConsulSemaphore`, with the key of a keyed one.
     pub(crate) semaphore: String,
     pub(crate) session: String,
@@ -18,12 +18,12 @@ pub(crate) struct Holding {
     pub(crate) mode: Mode,
     /// Time for which the slot stays blocked after its holder is dead.
     pub(crate) rest: Duration,
-    pub(crate) holder: Holder,
+    pub(crate) holder: SessionOwner,
 }
 
-/// The kind of a holder.
+/// The workload or program for which a holder's session was made.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Holder {
+pub(crate) enum SessionOwner {
     /// A workload of this cluster.
     Workload {
         namespace: String,
@@ -44,8 +44,8 @@ pub(crate) enum Holder {
 }
 
 /// Returns all that the user should know before confirming, in paragraphs.
-pub(crate) fn consequences(holding: &Holding) -> String {
-    let Holding {
+pub(crate) fn consequences(holding: &SlotToRelease) -> String {
+    let SlotToRelease {
         semaphore,
         session,
         consul,
@@ -70,9 +70,9 @@ pub(crate) fn consequences(holding: &Holding) -> String {
     format!("{asked}\n{fate}\n{then}")
 }
 
-fn fate(holder: &Holder) -> String {
+fn fate(holder: &SessionOwner) -> String {
     match holder {
-        Holder::Workload {
+        SessionOwner::Workload {
             namespace,
             named,
             phase,
@@ -89,22 +89,22 @@ fn fate(holder: &Holder) -> String {
             }
             _ => fate_of_one_that_does_not_run(&named.title(), *phase),
         },
-        Holder::Elsewhere { cluster, workload } => format!(
+        SessionOwner::Elsewhere { cluster, workload } => format!(
             "It is held for the {workload} of the cluster {cluster}, which does not exist here: it belongs to another \
              cluster, or was deleted. Its pods may still run. If they do, and their operator works, the \
              onSlotLost of its own ConsulSemaphore decides what happens to them; without an operator \
              nothing stops them."
         ),
-        Holder::Unseen { cluster, workload } => format!(
+        SessionOwner::Unseen { cluster, workload } => format!(
             "It is held for the {workload} of the cluster {cluster}. It is unknown whether it runs: it can't \
              be read here. If it runs, the onSlotLost of its ConsulSemaphore decides whether it gets a slot again, is \
              suspended, or continues without a slot."
         ),
-        Holder::Process { host, command } => format!(
+        SessionOwner::Process { host, command } => format!(
             "It is held by `exec` on {host}, which runs {command}. `exec` ends the command and exits with code 79; \
              with --on-slot-lost continue the command continues, in another slot if one is free."
         ),
-        Holder::Program(name) => format!(
+        SessionOwner::Program(name) => format!(
             "It is held by another program ({name}), which decides what to do without its session: \
              `consul lock` ends its command, scripts may continue."
         ),
@@ -156,8 +156,8 @@ fn fate_of_one_that_does_not_run(title: &str, phase: Phase) -> String {
 mod tests {
     use super::*;
 
-    fn recorded(holder: Holder, mode: Mode) -> String {
-        consequences(&Holding {
+    fn recorded(holder: SessionOwner, mode: Mode) -> String {
+        consequences(&SlotToRelease {
             semaphore: "batch/db".to_owned(),
             consul: "http://127.0.0.1:8500".to_owned(),
             session: "s-1".to_owned(),
@@ -167,8 +167,8 @@ mod tests {
         })
     }
 
-    fn job(phase: Phase, on_slot_lost: OnSlotLost) -> Holder {
-        Holder::Workload {
+    fn job(phase: Phase, on_slot_lost: OnSlotLost) -> SessionOwner {
+        SessionOwner::Workload {
             namespace: "batch".to_owned(),
             named: WorkloadName::parse("migrate-1").unwrap(),
             phase,
@@ -201,7 +201,7 @@ mod tests {
 
     #[test]
     fn one_that_can_not_be_suspended_is_ended() {
-        let pod = Holder::Workload {
+        let pod = SessionOwner::Workload {
             namespace: "batch".to_owned(),
             named: WorkloadName::parse("pod/train").unwrap(),
             phase: Phase::Running,
@@ -250,7 +250,7 @@ mod tests {
 
     #[test]
     fn of_what_is_elsewhere_no_more_is_said_than_is_known() {
-        let elsewhere = Holder::Elsewhere {
+        let elsewhere = SessionOwner::Elsewhere {
             cluster: "prod-eu".to_owned(),
             workload: "Job batch/x".to_owned(),
         };
@@ -262,13 +262,16 @@ mod tests {
                 "Consul lets nobody lock the key",
             ],
         );
-        let process = Holder::Process {
+        let process = SessionOwner::Process {
             host: "ci-7".to_owned(),
             command: "deploy".to_owned(),
         };
         says(&recorded(process, Mode::Semaphore), &["ci-7", "79"]);
         says(
-            &recorded(Holder::Program("lock on web-1".to_owned()), Mode::Semaphore),
+            &recorded(
+                SessionOwner::Program("lock on web-1".to_owned()),
+                Mode::Semaphore,
+            ),
             &["lock on web-1"],
         );
     }

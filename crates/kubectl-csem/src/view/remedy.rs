@@ -6,14 +6,14 @@ use consul_semaphore_workload::{Kind, kueue::CONTROLLER};
 use crate::workload_name::WorkloadName;
 
 /// The number of existing semaphores that are named.
-const NAMED: usize = 5;
+const NAMED_SEMAPHORES: usize = 5;
 
 /// A workload and its situation.
-pub(super) struct Subject<'a> {
+pub(super) struct Situation<'a> {
     pub(super) namespace: &'a str,
     pub(super) workload: &'a WorkloadName,
     pub(super) semaphore: Option<&'a str>,
-    /// The situation in one word.
+    /// The reason for the situation, in one word.
     pub(super) reason: &'a str,
     /// The advice about annotations that have no effect.
     pub(super) advice: Option<&'a str>,
@@ -26,25 +26,25 @@ pub(super) struct Subject<'a> {
 }
 
 /// Returns what to do, the most important first.
-pub(super) fn remedies(subject: &Subject<'_>) -> Vec<String> {
+pub(super) fn remedies(situation: &Situation<'_>) -> Vec<String> {
     let mut lines = Vec::new();
-    if let Some(cron_job) = subject.cron_job {
+    if let Some(cron_job) = situation.cron_job {
         lines.push(format!(
             "The CronJob {cron_job} has the annotation {SEMAPHORE} on its own metadata, where it has no effect. \
              Move it to spec.jobTemplate.metadata.annotations"
         ));
     }
-    lines.extend(subject.advice.map(capital));
+    lines.extend(situation.advice.map(capital));
     // The lines above already say what to do about an annotation that is ignored.
-    if subject.reason != "AnnotationIgnored" {
-        let special = of_another_kind(subject).map(|line| vec![line]);
-        lines.extend(special.unwrap_or_else(|| remedy(subject)));
+    if situation.reason != "AnnotationIgnored" {
+        let special = of_another_kind(situation).map(|line| vec![line]);
+        lines.extend(special.unwrap_or_else(|| remedy(situation)));
     }
     lines
 }
 
-fn remedy(subject: &Subject<'_>) -> Vec<String> {
-    let Subject {
+fn remedy(situation: &Situation<'_>) -> Vec<String> {
+    let Situation {
         namespace,
         workload,
         semaphore,
@@ -52,7 +52,7 @@ fn remedy(subject: &Subject<'_>) -> Vec<String> {
         others,
         highest,
         ..
-    } = subject;
+    } = situation;
     if let Some(line) = of_several(reason) {
         return vec![line.to_owned()];
     }
@@ -148,13 +148,13 @@ fn remedy(subject: &Subject<'_>) -> Vec<String> {
 }
 
 /// Returns what to do about a workload of another kind than Job, if that differs.
-fn of_another_kind(subject: &Subject<'_>) -> Option<String> {
-    let Subject {
+fn of_another_kind(situation: &Situation<'_>) -> Option<String> {
+    let Situation {
         namespace,
         workload,
         reason,
         ..
-    } = subject;
+    } = situation;
     if workload.kind == Kind::Job {
         return None;
     }
@@ -191,10 +191,14 @@ fn of_several(reason: &str) -> Option<&'static str> {
     })
 }
 
-/// Returns the names, or the first [`NAMED`] of them with dots.
+/// Returns the names, or the first [`NAMED_SEMAPHORES`] of them with dots.
 fn some(names: &[String]) -> String {
-    let mut shown: Vec<&str> = names.iter().take(NAMED).map(String::as_str).collect();
-    if names.len() > NAMED {
+    let mut shown: Vec<&str> = names
+        .iter()
+        .take(NAMED_SEMAPHORES)
+        .map(String::as_str)
+        .collect();
+    if names.len() > NAMED_SEMAPHORES {
         shown.push("...");
     }
     shown.join(", ")

@@ -10,24 +10,24 @@ use super::{
     holder::title,
     item::{count, status},
     parts::{self, INDENT, dim, labelled, more, note},
-    queue::{Outside, Place, Queue},
+    queue::{Outside, QueueView, QueuedJob},
     recorded::RecordedEvent,
     table::Table,
     text::{Line, Span, Text, Tone},
 };
 
 /// The data that is shown of a semaphore.
-pub(crate) struct Shown<'a> {
+pub(crate) struct SemaphoreDetails<'a> {
     pub(crate) semaphore: &'a ConsulSemaphore,
-    pub(crate) queue: &'a Queue,
+    pub(crate) queue: &'a QueueView,
     /// The last events, oldest first.
     pub(crate) events: &'a [&'a RecordedEvent],
     /// The objects that can't be shown, and why.
     pub(crate) gaps: &'a [String],
 }
 
-pub(crate) fn show(shown: &Shown<'_>, now: Timestamp) -> Text {
-    let Shown {
+pub(crate) fn show(shown: &SemaphoreDetails<'_>, now: Timestamp) -> Text {
+    let SemaphoreDetails {
         semaphore,
         queue,
         events,
@@ -72,7 +72,7 @@ fn holders(text: &mut Text, semaphore: &ConsulSemaphore, now: Timestamp) {
     parts::holders(text, &listed, more, now);
 }
 
-fn waiting(text: &mut Text, semaphore: &ConsulSemaphore, queue: &Queue, now: Timestamp) {
+fn waiting(text: &mut Text, semaphore: &ConsulSemaphore, queue: &QueueView, now: Timestamp) {
     text.heading("QUEUE");
     let elsewhere = elsewhere::line(&status(semaphore), None);
     if queue.places.is_empty() && queue.more == 0 {
@@ -83,7 +83,7 @@ fn waiting(text: &mut Text, semaphore: &ConsulSemaphore, queue: &Queue, now: Tim
         "#", "JOB", "KEY", "ASKS FOR", "PRIORITY", "WAITS", "EXPECTED", "REASON", "MESSAGE",
     ]);
     for (index, place) in queue.places.iter().enumerate() {
-        let Place {
+        let QueuedJob {
             kind,
             name,
             key,
@@ -136,7 +136,7 @@ fn waits(since: Option<Timestamp>, fails: Option<Timestamp>, now: Timestamp) -> 
     }
 }
 
-fn outside(text: &mut Text, queue: &Queue) {
+fn outside(text: &mut Text, queue: &QueueView) {
     if queue.outside.is_empty() {
         return;
     }
@@ -212,7 +212,7 @@ mod tests {
         ];
         let queue = queue_of(&semaphore, &workloads, &events, 99);
         let events: Vec<&RecordedEvent> = events.iter().collect();
-        let shown = Shown {
+        let shown = SemaphoreDetails {
             semaphore: &semaphore,
             queue: &queue,
             events: &events,
@@ -251,7 +251,7 @@ mod tests {
         let opens = json!({ "waiting": 0, "windowOpens": "2026-01-01T22:00:00Z" });
         let status = crate::view::samples::semaphore(&opens).status;
         semaphore.status = status;
-        let text = text_of(&semaphore, &Queue::default());
+        let text = text_of(&semaphore, &QueueView::default());
         let closed =
             "Windows           closed, the next one opens in 21h, at 2026-01-01T22:00:00Z\n";
         assert!(text.contains(closed), "{text}");
@@ -277,7 +277,7 @@ mod tests {
         semaphore.metadata.generation = Some(4);
         let queue = queue_of(&semaphore, &[], &[], 99);
         let gaps = ["the Jobs are not shown: you may not list them".to_owned()];
-        let shown = Shown {
+        let shown = SemaphoreDetails {
             semaphore: &semaphore,
             queue: &queue,
             events: &[],
@@ -287,8 +287,8 @@ mod tests {
         assert_eq!(text, include_str!("expected/show-trouble.txt"));
     }
 
-    fn text_of(semaphore: &ConsulSemaphore, queue: &Queue) -> String {
-        let shown = Shown {
+    fn text_of(semaphore: &ConsulSemaphore, queue: &QueueView) -> String {
+        let shown = SemaphoreDetails {
             semaphore,
             queue,
             events: &[],
@@ -301,7 +301,7 @@ mod tests {
     fn one_that_nobody_looks_after() {
         let mut semaphore = semaphore(&json!({}));
         semaphore.status = None;
-        let text = text_of(&semaphore, &Queue::default());
+        let text = text_of(&semaphore, &QueueView::default());
         assert_eq!(text, include_str!("expected/show-new.txt"));
     }
 
@@ -331,7 +331,7 @@ mod tests {
         let mut semaphore = semaphore(&json!({ "limit": 1, "keysInUse": 2 }));
         semaphore.spec.limit = 1;
         semaphore.spec.keyed = true;
-        let text = text_of(&semaphore, &Queue::default());
+        let text = text_of(&semaphore, &QueueView::default());
         let expected =
             "2 slots held across 2 keys, limit 1 for each, 1 of them by a Job of this cluster";
         assert!(

@@ -12,24 +12,24 @@ use serde::Serialize;
 
 use super::{
     age::{age, until},
-    document::{Contender, Holder},
+    document::{ContenderEntry, HolderEntry},
     elsewhere,
     item::status,
     parts::{self, INDENT, dim, labelled, note},
-    queue::{Id, Place, Queue},
-    remedy::{Subject, remedies},
+    queue::{Id, QueueView, QueuedJob},
+    remedy::{Situation, remedies},
     text::{Line, Span, Text, Tone},
 };
 use crate::workload_name::WorkloadName;
 
 /// The number of holders in the text, so that the text fits on one screen.
-const HOLDERS: usize = 10;
+const SHOWN_HOLDERS: usize = 10;
 
 /// The name of the kind of Kueue's Workloads.
-const OF_KUEUE: &str = "Workload";
+const KUEUE_WORKLOAD_KIND: &str = "Workload";
 
 /// The facts about the workload.
-pub(crate) struct Asked<'a> {
+pub(crate) struct WhyFacts<'a> {
     pub(crate) namespace: &'a str,
     pub(crate) name: &'a WorkloadName,
     /// The workload as the operator reads it; `None` if it neither asks for a slot nor was started in one.
@@ -65,20 +65,20 @@ pub(crate) enum Named<'a> {
     Missing(&'a [String]),
     /// The semaphore was stored before its schema and can't be read. The text says why.
     Unreadable(&'a str),
-    Semaphore(&'a ConsulSemaphore, &'a Queue),
+    Semaphore(&'a ConsulSemaphore, &'a QueueView),
 }
 
-impl Asked<'_> {
+impl WhyFacts<'_> {
     fn is(&self, id: Id<'_>) -> bool {
         let kind = self.name.kind.name();
-        let of_kueue = self.of_kueue.map(|it| (OF_KUEUE, &*it.name));
+        let of_kueue = self.of_kueue.map(|it| (KUEUE_WORKLOAD_KIND, &*it.name));
         id == (kind.as_str(), &*self.name.name) || Some(id) == of_kueue
     }
 }
 
 /// The state of the workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub(crate) enum State {
+pub(crate) enum WorkloadState {
     /// The workload is in the queue.
     Waiting,
     /// The workload asks for a slot, and is not in the queue.
@@ -93,11 +93,11 @@ pub(crate) enum State {
 /// The answer.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Answer<'a> {
+pub(crate) struct WhyAnswer<'a> {
     namespace: &'a str,
     kind: String,
     name: &'a str,
-    state: State,
+    state: WorkloadState,
     /// The reason in one word, for programs.
     reason: String,
     message: String,
@@ -126,10 +126,10 @@ pub(crate) struct Answer<'a> {
     /// Time at which the workload is likely to start, if that is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     expected: Option<Timestamp>,
-    holders: Vec<Holder>,
+    holders: Vec<HolderEntry>,
     /// Number of holders beyond these; in a keyed semaphore, of all keys.
     more_holders: usize,
-    waiting_elsewhere: Vec<Contender>,
+    waiting_elsewhere: Vec<ContenderEntry>,
     conditions: Vec<Condition>,
     to_do: Vec<String>,
     gaps: &'a [String],
@@ -141,14 +141,14 @@ pub(crate) struct Answer<'a> {
 }
 
 /// The state of the workload, and the reason for it.
-struct Verdict {
-    state: State,
+struct WorkloadVerdict {
+    state: WorkloadState,
     reason: String,
     message: String,
 }
 
-impl Verdict {
-    fn new(state: State, reason: &str, message: impl Into<String>) -> Self {
+impl WorkloadVerdict {
+    fn new(state: WorkloadState, reason: &str, message: impl Into<String>) -> Self {
         Self {
             state,
             reason: reason.to_owned(),
@@ -158,25 +158,25 @@ impl Verdict {
 }
 
 /// Answers from the facts that are known.
-pub(crate) fn answer<'a>(asked: &Asked<'a>) -> Answer<'a> {
-    let (of, queue) = match asked.named {
+pub(crate) fn answer<'a>(facts: &WhyFacts<'a>) -> WhyAnswer<'a> {
+    let (of, queue) = match facts.named {
         Named::Semaphore(semaphore, queue) => (Some(semaphore), Some(queue)),
         Named::Nothing | Named::Missing(_) | Named::Unreadable(_) => (None, None),
     };
     let places = queue.map_or(&[][..], |queue| &queue.places);
-    let index = places.iter().position(|place| asked.is(place.id()));
+    let index = places.iter().position(|place| facts.is(place.id()));
     let place = index.map(|index| &places[index]);
-    let Verdict {
+    let WorkloadVerdict {
         state,
         reason,
         message,
-    } = verdict(asked, place, queue);
-    let index = index.filter(|_| state == State::Waiting);
-    let key = key(asked, place, of);
+    } = verdict(facts, place, queue);
+    let index = index.filter(|_| state == WorkloadState::Waiting);
+    let key = key(facts, place, of);
 
     // Each key has its own queue.
-    let same = |other: &&Place| key.is_none() || other.key == key;
-    let ahead: Vec<&Place> = places[..index.unwrap_or(0)].iter().filter(same).collect();
+    let same = |other: &&QueuedJob| key.is_none() || other.key == key;
+    let ahead: Vec<&QueuedJob> = places[..index.unwrap_or(0)].iter().filter(same).collect();
     let more = queue.map_or(0, |queue| queue.more);
     let queued = match key {
         // The Jobs that are not listed may wait for any key.
@@ -184,16 +184,16 @@ pub(crate) fn answer<'a>(asked: &Asked<'a>) -> Answer<'a> {
         _ => Some(places.iter().filter(same).count() + more),
     };
     let highest = ahead.iter().filter_map(|place| place.priority).max();
-    let name = asked.semaphore;
-    let priority = asked.workload.map(|workload| workload.workload.priority);
-    let to_do = remedies(&Subject {
-        namespace: asked.namespace,
-        workload: asked.name,
+    let name = facts.semaphore;
+    let priority = facts.workload.map(|workload| workload.workload.priority);
+    let to_do = remedies(&Situation {
+        namespace: facts.namespace,
+        workload: facts.name,
         semaphore: name,
         reason: &reason,
-        advice: asked.advice.as_deref(),
-        cron_job: asked.cron_job,
-        others: match asked.named {
+        advice: facts.advice.as_deref(),
+        cron_job: facts.cron_job,
+        others: match facts.named {
             Named::Missing(others) => others,
             Named::Nothing | Named::Unreadable(_) | Named::Semaphore(..) => &[],
         },
@@ -203,14 +203,14 @@ pub(crate) fn answer<'a>(asked: &Asked<'a>) -> Answer<'a> {
     let held = usize::try_from(status.held).unwrap_or(0);
     let shown = |holder: &&HolderStatus| key.is_none() || holder.key == key;
     let elsewhere = elsewhere::waiters(&status, key.as_deref());
-    Answer {
-        namespace: asked.namespace,
-        kind: asked.name.kind.name().to_string(),
-        name: &asked.name.name,
+    WhyAnswer {
+        namespace: facts.namespace,
+        kind: facts.name.kind.name().to_string(),
+        name: &facts.name.name,
         state,
         reason,
         message,
-        asks_for: asked
+        asks_for: facts
             .workload
             .filter(|workload| workload.workload.asks_for_many())
             .map(|workload| workload.workload.asked()),
@@ -234,72 +234,80 @@ pub(crate) fn answer<'a>(asked: &Asked<'a>) -> Answer<'a> {
             .holders
             .iter()
             .filter(shown)
-            .map(Holder::of)
+            .map(HolderEntry::of)
             .collect(),
         more_holders: held.saturating_sub(status.holders.len()),
-        waiting_elsewhere: elsewhere.into_iter().map(Contender::waiting).collect(),
+        waiting_elsewhere: elsewhere.into_iter().map(ContenderEntry::waiting).collect(),
         conditions: status.conditions.clone(),
         to_do,
-        gaps: asked.gaps,
+        gaps: facts.gaps,
         key,
         of,
-        slots: slots(asked),
+        slots: slots(facts),
     }
 }
 
 /// Returns how many slots the workload asks for at the semaphore that the answer is about.
-fn slots(asked: &Asked<'_>) -> u32 {
-    let request = asked
+fn slots(facts: &WhyFacts<'_>) -> u32 {
+    let request = facts
         .workload
-        .zip(asked.semaphore)
+        .zip(facts.semaphore)
         .and_then(|(workload, name)| workload.workload.asks_for(name, None));
     request.map_or(1, |request| request.slots.get())
 }
 
-fn key(asked: &Asked<'_>, place: Option<&Place>, of: Option<&ConsulSemaphore>) -> Option<String> {
+fn key(
+    facts: &WhyFacts<'_>,
+    place: Option<&QueuedJob>,
+    of: Option<&ConsulSemaphore>,
+) -> Option<String> {
     let semaphore = of.filter(|semaphore| semaphore.spec.keyed)?;
     if let Some(key) = place.and_then(|place| place.key.clone()) {
         return Some(key);
     }
     let name = semaphore.metadata.name.as_deref().unwrap_or_default();
-    let request = asked.workload?.workload.asks_for(name, None)?;
+    let request = facts.workload?.workload.asks_for(name, None)?;
     request.key.as_ref().map(ToString::to_string)
 }
 
-fn verdict(asked: &Asked<'_>, place: Option<&Place>, queue: Option<&Queue>) -> Verdict {
-    let of_phase = match asked.phase {
-        Phase::Finished { .. } => Some((State::Finished, "Finished", "it is done")),
-        Phase::Deleting => Some((State::Deleting, "Deleting", "it is being deleted")),
+fn verdict(
+    facts: &WhyFacts<'_>,
+    place: Option<&QueuedJob>,
+    queue: Option<&QueueView>,
+) -> WorkloadVerdict {
+    let of_phase = match facts.phase {
+        Phase::Finished { .. } => Some((WorkloadState::Finished, "Finished", "it is done")),
+        Phase::Deleting => Some((WorkloadState::Deleting, "Deleting", "it is being deleted")),
         Phase::Idle | Phase::Stopping | Phase::Running => None,
     };
     if let Some((state, reason, message)) = of_phase {
-        return Verdict::new(state, reason, message);
+        return WorkloadVerdict::new(state, reason, message);
     }
-    let Some(workload) = asked.workload else {
-        return not_annotated(asked);
+    let Some(workload) = facts.workload else {
+        return not_annotated(facts);
     };
-    let Asked { phase, named, .. } = asked;
+    let WhyFacts { phase, named, .. } = facts;
     if workload.is_managed()
         && let Some(obstacle) = &workload.obstacle
     {
-        if let Some(of_kueue) = asked.of_kueue {
-            return with_kueue(asked, workload, of_kueue, place);
+        if let Some(of_kueue) = facts.of_kueue {
+            return with_kueue(facts, workload, of_kueue, place);
         }
         let message = format!("the operator leaves it alone: {obstacle}");
-        return Verdict::new(State::NotQueued, obstacle.reason(), message);
+        return WorkloadVerdict::new(WorkloadState::NotQueued, obstacle.reason(), message);
     }
     let granted = workload.workload.granted.is_some();
     if *phase == Phase::Running && granted {
         return if workload.workload.lost() {
             let message = "it lost its slot and continues until it gets another one";
-            Verdict::new(State::Running, "RunningWithoutSlot", message)
+            WorkloadVerdict::new(WorkloadState::Running, "RunningWithoutSlot", message)
         } else {
-            Verdict::new(State::Running, "SlotGranted", "it runs in its slot")
+            WorkloadVerdict::new(WorkloadState::Running, "SlotGranted", "it runs in its slot")
         };
     }
-    if !asked.is_seen {
+    if !facts.is_seen {
         let message = format!("the operator does not see it: it has no label {WAITS_LABEL}=true");
-        return Verdict::new(State::NotQueued, "Unlabelled", message);
+        return WorkloadVerdict::new(WorkloadState::NotQueued, "Unlabelled", message);
     }
     let obstacle = match named {
         Named::Semaphore(semaphore, _) => {
@@ -309,36 +317,40 @@ fn verdict(asked: &Asked<'_>, place: Option<&Place>, queue: Option<&Queue>) -> V
         Named::Nothing | Named::Missing(_) | Named::Unreadable(_) => workload.obstacle.clone(),
     };
     if let Some(obstacle) = obstacle {
-        return Verdict::new(State::NotQueued, obstacle.reason(), obstacle.to_string());
+        return WorkloadVerdict::new(
+            WorkloadState::NotQueued,
+            obstacle.reason(),
+            obstacle.to_string(),
+        );
     }
     match named {
-        Named::Nothing => return not_annotated(asked),
+        Named::Nothing => return not_annotated(facts),
         Named::Missing(_) => {
-            let name = asked.semaphore.unwrap_or_default();
+            let name = facts.semaphore.unwrap_or_default();
             let message = format!(
                 "the namespace {} has no ConsulSemaphore {name}",
-                asked.namespace
+                facts.namespace
             );
-            return Verdict::new(State::NotQueued, "NoSemaphore", message);
+            return WorkloadVerdict::new(WorkloadState::NotQueued, "NoSemaphore", message);
         }
         Named::Unreadable(why) => {
             let message = format!("its ConsulSemaphore can't be read: {why}");
-            return Verdict::new(State::NotQueued, "InvalidSemaphore", message);
+            return WorkloadVerdict::new(WorkloadState::NotQueued, "InvalidSemaphore", message);
         }
         Named::Semaphore(..) => {}
     }
     if *phase == Phase::Running {
         let message = "it was not started in a slot: the operator suspends and queues it";
-        return Verdict::new(State::Running, "RanWithoutSlot", message);
+        return WorkloadVerdict::new(WorkloadState::Running, "RanWithoutSlot", message);
     }
     if let Some(place) = place {
-        return Verdict::new(State::Waiting, &place.reason, &place.message);
+        return WorkloadVerdict::new(WorkloadState::Waiting, &place.reason, &place.message);
     }
-    let outside = queue.and_then(|queue| queue.outside.iter().find(|one| asked.is(one.id())));
+    let outside = queue.and_then(|queue| queue.outside.iter().find(|one| facts.is(one.id())));
     match outside {
-        Some(one) => Verdict::new(State::NotQueued, &one.reason, &one.message),
-        None => Verdict::new(
-            State::NotQueued,
+        Some(one) => WorkloadVerdict::new(WorkloadState::NotQueued, &one.reason, &one.message),
+        None => WorkloadVerdict::new(
+            WorkloadState::NotQueued,
             "Unseen",
             "the operator has not queued it yet",
         ),
@@ -347,42 +359,44 @@ fn verdict(asked: &Asked<'_>, place: Option<&Place>, queue: Option<&Queue>) -> V
 
 /// Returns the verdict on a workload in a queue of Kueue. Kueue may or may not ask the operator for the slot.
 fn with_kueue(
-    asked: &Asked<'_>,
+    facts: &WhyFacts<'_>,
     workload: &TrackedWorkload,
     of_kueue: &OfKueue,
-    place: Option<&Place>,
-) -> Verdict {
+    place: Option<&QueuedJob>,
+) -> WorkloadVerdict {
     let OfKueue { name, does } = of_kueue;
     let message = format!("Workload {name}: {does}");
-    match (asked.phase, place) {
+    match (facts.phase, place) {
         (Phase::Running, _) if workload.workload.granted.is_some() => {
-            Verdict::new(State::Running, "SlotGranted", message)
+            WorkloadVerdict::new(WorkloadState::Running, "SlotGranted", message)
         }
-        (Phase::Running, _) => Verdict::new(State::Running, "InKueue", message),
-        (_, Some(place)) => Verdict::new(State::Waiting, &place.reason, &place.message),
-        (_, None) => Verdict::new(State::NotQueued, "InKueue", message),
+        (Phase::Running, _) => WorkloadVerdict::new(WorkloadState::Running, "InKueue", message),
+        (_, Some(place)) => {
+            WorkloadVerdict::new(WorkloadState::Waiting, &place.reason, &place.message)
+        }
+        (_, None) => WorkloadVerdict::new(WorkloadState::NotQueued, "InKueue", message),
     }
 }
 
 /// Returns the verdict on a workload that does not ask for a slot.
-fn not_annotated(asked: &Asked<'_>) -> Verdict {
-    let does = match asked.phase {
+fn not_annotated(facts: &WhyFacts<'_>) -> WorkloadVerdict {
+    let does = match facts.phase {
         Phase::Running => "it runs without a slot",
         _ => "the operator leaves it alone",
     };
-    let mistaken = asked.advice.is_some() || asked.cron_job.is_some();
+    let mistaken = facts.advice.is_some() || facts.cron_job.is_some();
     let reason = if mistaken {
         "AnnotationIgnored"
     } else {
         "NotAnnotated"
     };
     let message = format!("it has no annotation {SEMAPHORE}: {does}");
-    Verdict::new(State::NotAnnotated, reason, message)
+    WorkloadVerdict::new(WorkloadState::NotAnnotated, reason, message)
 }
 
 /// Returns the answer as text for one screen.
-pub(crate) fn text(answer: &Answer<'_>, now: Timestamp) -> Text {
-    let Answer {
+pub(crate) fn text(answer: &WhyAnswer<'_>, now: Timestamp) -> Text {
+    let WhyAnswer {
         reason,
         message,
         key,
@@ -406,7 +420,7 @@ pub(crate) fn text(answer: &Answer<'_>, now: Timestamp) -> Text {
     if let Some(lacks) = lacks {
         text.push(labelled("Not free", vec![Span::plain(lacks.clone())]));
     }
-    if answer.state == State::Waiting {
+    if answer.state == WorkloadState::Waiting {
         text.push(labelled("Waits", vec![Span::plain(age(*since, now))]));
         if let Some(expected) = expected.filter(|expected| *expected > now) {
             let start = format!(
@@ -424,7 +438,7 @@ pub(crate) fn text(answer: &Answer<'_>, now: Timestamp) -> Text {
     }
     let asks = matches!(
         answer.state,
-        State::Waiting | State::NotQueued | State::Running
+        WorkloadState::Waiting | WorkloadState::NotQueued | WorkloadState::Running
     );
     let of = of.filter(|_| asks);
     if let Some(semaphore) = of {
@@ -433,16 +447,17 @@ pub(crate) fn text(answer: &Answer<'_>, now: Timestamp) -> Text {
         parts::restrictions(&mut text, semaphore, now);
     }
     text.extend(gaps.iter().map(|gap| note(gap)));
-    if let Some(semaphore) = of.filter(|_| answer.state == State::Waiting) {
+    if let Some(semaphore) = of.filter(|_| answer.state == WorkloadState::Waiting) {
         let status = status(semaphore);
-        let shown = status.holders.iter();
-        let shown: Vec<_> = shown
+        let shown: Vec<_> = status
+            .holders
+            .iter()
             .filter(|holder| key.is_none() || holder.key == *key)
             .collect();
-        let listed = shown.len().min(HOLDERS);
+        let listed = shown.len().min(SHOWN_HOLDERS);
         // The status does not say how many of the other holders are of this key.
-        let more = answer.more_holders * usize::from(key.is_none());
-        let more = more + shown.len() - listed;
+        let not_in_status = answer.more_holders * usize::from(key.is_none());
+        let more = not_in_status + shown.len() - listed;
         parts::holders(&mut text, &shown[..listed], more, now);
         if let Some(line) = elsewhere::line(&status, key.as_deref()) {
             text.heading("WAITING ELSEWHERE");
@@ -461,8 +476,8 @@ pub(crate) fn text(answer: &Answer<'_>, now: Timestamp) -> Text {
     text
 }
 
-fn headline(answer: &Answer<'_>) -> String {
-    let Answer {
+fn headline(answer: &WhyAnswer<'_>) -> String {
+    let WhyAnswer {
         namespace,
         kind,
         name: workload,
@@ -480,7 +495,7 @@ fn headline(answer: &Answer<'_>) -> String {
         .as_deref()
         .map_or_else(String::new, |key| format!(", key {key}"));
     let does = match state {
-        State::Waiting => {
+        WorkloadState::Waiting => {
             let of = queued.map_or_else(String::new, |queued| format!(" of {queued}"));
             let place = place.unwrap_or(1);
             let slots = match slots {
@@ -489,7 +504,7 @@ fn headline(answer: &Answer<'_>) -> String {
             };
             format!("waits for {slots} of ConsulSemaphore {name}{key}: {place}{of} in the queue")
         }
-        State::NotQueued => match reason.as_str() {
+        WorkloadState::NotQueued => match reason.as_str() {
             "OnHold" => format!("is on hold, and not in the queue of ConsulSemaphore {name}"),
             "NoSemaphore" => format!("names the ConsulSemaphore {name}, which does not exist"),
             "InKueue" => "is in a queue of Kueue".to_owned(),
@@ -497,14 +512,16 @@ fn headline(answer: &Answer<'_>) -> String {
             _ if name.is_empty() => "is not in a queue".to_owned(),
             _ => format!("is not in the queue of ConsulSemaphore {name}"),
         },
-        State::NotAnnotated => "does not ask for a slot".to_owned(),
-        State::Running if reason == "SlotGranted" && name.is_empty() => "runs in a slot".to_owned(),
-        State::Running if reason == "SlotGranted" => {
+        WorkloadState::NotAnnotated => "does not ask for a slot".to_owned(),
+        WorkloadState::Running if reason == "SlotGranted" && name.is_empty() => {
+            "runs in a slot".to_owned()
+        }
+        WorkloadState::Running if reason == "SlotGranted" => {
             format!("runs in a slot of ConsulSemaphore {name}{key}")
         }
-        State::Running => "runs without a slot".to_owned(),
-        State::Finished => "is done".to_owned(),
-        State::Deleting => "is being deleted".to_owned(),
+        WorkloadState::Running => "runs without a slot".to_owned(),
+        WorkloadState::Finished => "is done".to_owned(),
+        WorkloadState::Deleting => "is being deleted".to_owned(),
     };
     let kind = match kind.as_str() {
         KIND => String::new(),

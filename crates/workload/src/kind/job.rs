@@ -44,33 +44,33 @@ pub struct Job {
     #[serde(default, deserialize_with = "or_default")]
     pub metadata: ObjectMeta,
     #[serde(default, deserialize_with = "or_default")]
-    pub(crate) spec: Spec,
+    pub(crate) spec: JobSpec,
     #[serde(default, deserialize_with = "or_default")]
-    pub(crate) status: Status,
+    pub(crate) status: JobStatus,
 }
 
 /// The part of a Job's spec that is needed.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub(crate) struct Spec {
+pub(crate) struct JobSpec {
     suspend: Option<bool>,
     parallelism: Option<i32>,
     managed_by: Option<String>,
     #[serde(deserialize_with = "or_default")]
-    template: Template,
+    template: JobPodTemplate,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-struct Template {
-    metadata: Option<TemplateMetadata>,
+struct JobPodTemplate {
+    metadata: Option<JobTemplateMetadata>,
     #[serde(deserialize_with = "or_default")]
     spec: PodSpec,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-struct TemplateMetadata {
+struct JobTemplateMetadata {
     annotations: Option<BTreeMap<String, String>>,
 }
 
@@ -78,22 +78,22 @@ struct TemplateMetadata {
 pub(super) fn holder_of_pods(job: &Object) -> Option<String> {
     #[derive(Default, Deserialize)]
     #[serde(default)]
-    struct Spec {
-        template: Template,
+    struct SpecWithLabels {
+        template: TemplateWithLabels,
     }
     #[derive(Default, Deserialize)]
     #[serde(default)]
-    struct Template {
+    struct TemplateWithLabels {
         metadata: Option<ObjectMeta>,
     }
-    let spec: Spec = serde_json::from_str(job.spec()?.get()).ok()?;
+    let spec: SpecWithLabels = serde_json::from_str(job.spec()?.get()).ok()?;
     spec.template.metadata?.labels?.remove(a::HOLDER_LABEL)
 }
 
 /// The part of a Job's status that is needed.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub(crate) struct Status {
+pub(crate) struct JobStatus {
     conditions: Conditions,
     active: Option<i32>,
     terminating: Option<i32>,
@@ -126,7 +126,7 @@ impl Job {
 
     /// Whether the status counts no pods, including pods that are ending.
     fn has_no_pods(&self) -> bool {
-        let Status {
+        let JobStatus {
             active,
             terminating,
             ..

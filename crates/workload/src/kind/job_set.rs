@@ -34,7 +34,7 @@ use crate::{
 };
 
 /// The least version that is known to work, for people.
-pub(super) const LEAST: &str = "JobSet 0.8";
+pub(super) const LEAST_VERSION: &str = "JobSet 0.8";
 
 /// The value of `spec.managedBy` for `JobSet`'s own controller.
 const CONTROLLER: &str = "jobset.sigs.k8s.io/jobset-controller";
@@ -89,12 +89,12 @@ pub(super) fn parts(workload: &Identity) -> Vec<(Kind, OwnQuery)> {
     jobs.map(|jobs| (Kind::Job, jobs)).collect()
 }
 
-pub(super) type JobSet<'a> = Fields<'a, Spec, State>;
+pub(super) type JobSet<'a> = Fields<'a, JobSetSpec, JobSetStatus>;
 
 /// The part of a `JobSet`'s spec that is needed.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub(super) struct Spec {
+pub(super) struct JobSetSpec {
     suspend: Option<bool>,
     managed_by: Option<String>,
     replicated_jobs: Option<Vec<ReplicatedJob>>,
@@ -103,7 +103,7 @@ pub(super) struct Spec {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct ReplicatedJob {
-    template: Nested<Nested<PodTemplate>>,
+    template: Nested<Nested<JobSetPodTemplate>>,
 }
 
 /// The spec of a Job's template, or the template within that spec.
@@ -116,14 +116,14 @@ struct Nested<T> {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct PodTemplate {
-    metadata: Option<TemplateMetadata>,
+struct JobSetPodTemplate {
+    metadata: Option<JobSetTemplateMetadata>,
     spec: PodSpec,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct TemplateMetadata {
+struct JobSetTemplateMetadata {
     labels: Option<IgnoredAny>,
     annotations: Option<IgnoredAny>,
 }
@@ -131,7 +131,7 @@ struct TemplateMetadata {
 /// The part of a `JobSet`'s status that is needed.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub(super) struct State {
+pub(super) struct JobSetStatus {
     conditions: Conditions,
     replicated_jobs_status: Option<Vec<ReplicatedJobStatus>>,
 }
@@ -143,7 +143,7 @@ struct ReplicatedJobStatus {
 }
 
 impl JobSet<'_> {
-    fn templates(&self) -> impl Iterator<Item = &PodTemplate> {
+    fn templates(&self) -> impl Iterator<Item = &JobSetPodTemplate> {
         let jobs = self.spec.replicated_jobs.iter().flatten();
         jobs.map(|job| &job.template.spec.spec)
     }
@@ -202,9 +202,9 @@ impl Read for JobSet<'_> {
 
     /// Returns the longest grace period of all its Jobs.
     fn grace(&self) -> Duration {
-        let graces = self.templates();
-        let graces =
-            graces.map(|template| read::grace(template.spec.termination_grace_period_seconds));
+        let graces = self
+            .templates()
+            .map(|template| read::grace(template.spec.termination_grace_period_seconds));
         graces.max().unwrap_or_else(|| read::grace(None))
     }
 
@@ -220,14 +220,14 @@ impl Read for JobSet<'_> {
 
     fn shape(&self) -> Shape {
         let templates = self.templates().take(MOST_JOBS);
-        let templates = templates.map(|template| match &template.metadata {
+        let contents = templates.map(|template| match &template.metadata {
             None => Template::Bare,
             Some(metadata) => Template::Has {
                 labels: metadata.labels.is_some(),
                 annotations: metadata.annotations.is_some(),
             },
         });
-        Shape::Templates(templates.collect())
+        Shape::Templates(contents.collect())
     }
 }
 

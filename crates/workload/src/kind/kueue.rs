@@ -151,20 +151,22 @@ impl Earlier {
     }
 }
 
-/// The greatest length of an annotation that is kept, in bytes: of the one that names the semaphores, and of any other.
-/// No valid annotation is as long.
-const LONGEST: (usize, usize) = (4096, 128);
+/// The greatest length that is kept of the annotation that names the semaphores, in bytes. No valid annotation is as
+/// long.
+const LONGEST_SEMAPHORES: usize = 4096;
+
+/// The greatest length that is kept of any other annotation, in bytes. No valid annotation is as long.
+const LONGEST_ANNOTATION: usize = 128;
 
 /// Returns the annotations of an owner that users of this operator write, because they matter to its Workload.
 pub fn annotations(owner: &ObjectMeta) -> BTreeMap<String, String> {
     let all = owner.annotations.iter().flatten();
     let ours = all.filter(|(name, _)| a::OF_USERS.contains(&name.as_str()));
     let bounded = |(name, value): (&String, &String)| {
-        let (of_semaphores, of_others) = LONGEST;
         let most = if name == a::SEMAPHORE {
-            of_semaphores
+            LONGEST_SEMAPHORES
         } else {
-            of_others
+            LONGEST_ANNOTATION
         };
         let value = &value[..value.floor_char_boundary(most)];
         (name.clone(), value.to_owned())
@@ -224,7 +226,7 @@ pub fn is_in_a_queue(metadata: &ObjectMeta) -> bool {
 
 /// Whether a Workload is done.
 pub fn is_finished(object: &Object) -> bool {
-    Workload::of(object).is_ok_and(|workload| workload.is_finished())
+    KueueWorkload::of(object).is_ok_and(|workload| workload.is_finished())
 }
 
 /// Returns what Kueue does with a Workload, for people. The reader need not know which admission checks are the
@@ -233,16 +235,19 @@ pub fn is_finished(object: &Object) -> bool {
 /// # Errors
 /// The object is not a Workload.
 pub fn describe(object: &Object) -> serde_json::Result<String> {
-    let workload = Workload::of(object)?;
+    let workload = KueueWorkload::of(object)?;
     let conditions = &workload.fields.status.conditions;
-    let checks = workload.fields.status.admission_checks.iter().flatten();
-    let checks: Vec<String> = checks
+    let entries = workload.fields.status.admission_checks.iter().flatten();
+    let checks: Vec<String> = entries
         .map(|entry| {
             let [name, state, message] =
                 [&entry.name, &entry.state, &entry.message].map(|text| read::shown(text));
-            let message = Some(message).filter(|message| !message.is_empty());
-            let message = message.map_or_else(String::new, |message| format!(": {message}"));
-            format!("{name} is {state}{message}")
+            let because = if message.is_empty() {
+                String::new()
+            } else {
+                format!(": {message}")
+            };
+            format!("{name} is {state}{because}")
         })
         .collect();
     let asks = match checks.as_slice() {
@@ -262,8 +267,8 @@ pub fn describe(object: &Object) -> serde_json::Result<String> {
 }
 
 /// The part of a Workload that is needed.
-pub(super) struct Workload<'a> {
-    fields: Fields<'a, Spec, State>,
+pub(super) struct KueueWorkload<'a> {
+    fields: Fields<'a, WorkloadSpec, WorkloadStatus>,
     /// The Workload's own metadata, but with the uid and the annotations of its owner.
     metadata: ObjectMeta,
     beside: Arc<Beside>,
@@ -273,7 +278,7 @@ pub(super) struct Workload<'a> {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-struct Spec {
+struct WorkloadSpec {
     active: Option<bool>,
     pod_sets: Option<Vec<PodSet>>,
 }
@@ -282,33 +287,33 @@ struct Spec {
 #[serde(default)]
 struct PodSet {
     name: String,
-    template: Template,
+    template: PodSetTemplate,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct Template {
+struct PodSetTemplate {
     spec: PodSpec,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-struct State {
+struct WorkloadStatus {
     conditions: Conditions,
-    admission_checks: Option<Vec<Entry>>,
+    admission_checks: Option<Vec<AdmissionCheckState>>,
 }
 
 /// An entry in `status.admissionChecks`.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-struct Entry {
+struct AdmissionCheckState {
     name: String,
     state: String,
     message: String,
     pod_set_updates: Option<Vec<PodSetUpdate>>,
 }
 
-impl Entry {
+impl AdmissionCheckState {
     /// Returns the sessions in the message of the entry.
     fn sessions(&self) -> Option<String> {
         let (_, sessions) = self.message.rsplit_once(SESSIONS)?;
@@ -328,13 +333,13 @@ struct PodSetUpdate {
     annotations: Option<BTreeMap<String, String>>,
 }
 
-impl<'a> Workload<'a> {
+impl<'a> KueueWorkload<'a> {
     pub(super) fn of(object: &'a Object) -> serde_json::Result<Self> {
         let beside = object.beside.clone().unwrap_or_default();
-        let fields: Fields<'_, Spec, State> = Fields::of(object)?;
+        let fields: Fields<'_, WorkloadSpec, WorkloadStatus> = Fields::of(object)?;
         let entries = fields.status.admission_checks.iter().flatten();
         let ours = entries.filter(|entry| beside.checks.contains(&entry.name));
-        let before = ours.clone().find_map(Entry::before_eviction);
+        let before = ours.clone().find_map(AdmissionCheckState::before_eviction);
         // A Workload that was rejected may have waited without ever running.
         let has_run = match (&beside.earlier, before) {
             (_, None) => false,
@@ -343,7 +348,7 @@ impl<'a> Workload<'a> {
         };
         let kept_them = has_run && before != Some(RETRY);
         let is_rejected = ours.clone().any(|entry| entry.state == REJECTED);
-        let said = ours.clone().find_map(Entry::sessions);
+        let said = ours.clone().find_map(AdmissionCheckState::sessions);
         let had = || (kept_them || is_rejected).then(|| beside.earlier.sessions());
         let own = fields.metadata;
         let mut annotations = beside.annotations.clone();
@@ -371,10 +376,11 @@ impl<'a> Workload<'a> {
     }
 
     /// Returns our entries, each with its place in the list.
-    fn entries(&self) -> impl Iterator<Item = (usize, &Entry)> {
+    fn entries(&self) -> impl Iterator<Item = (usize, &AdmissionCheckState)> {
         let entries = self.fields.status.admission_checks.iter().flatten();
-        let entries = entries.enumerate();
-        entries.filter(|(_, entry)| self.beside.checks.contains(&entry.name))
+        entries
+            .enumerate()
+            .filter(|(_, entry)| self.beside.checks.contains(&entry.name))
     }
 
     /// Whether each of our entries is in this state.
@@ -396,7 +402,7 @@ impl<'a> Workload<'a> {
     }
 }
 
-impl Read for Workload<'_> {
+impl Read for KueueWorkload<'_> {
     fn kind(&self) -> Kind {
         Kind::KueueWorkload
     }
@@ -626,9 +632,11 @@ impl Asked {
     /// # Errors
     /// The object is not a Workload.
     pub fn of(object: &Object) -> serde_json::Result<Option<Self>> {
-        let workload = Workload::of(object)?;
-        let said = workload.entries().map(|(_, entry)| entry.message.clone());
-        let said: Vec<String> = said.collect();
+        let workload = KueueWorkload::of(object)?;
+        let said: Vec<String> = workload
+            .entries()
+            .map(|(_, entry)| entry.message.clone())
+            .collect();
         let own = &object.metadata;
         let (Some(name), Some(version)) = (&own.name, &own.resource_version) else {
             return Ok(None);
@@ -687,7 +695,7 @@ impl Asked {
 
 /// An `AdmissionCheck` that this controller is to answer.
 #[derive(Debug)]
-pub struct Check {
+pub struct AdmissionCheck {
     /// Name of the check.
     pub name: String,
     version: Option<String>,
@@ -698,18 +706,18 @@ pub struct Check {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-struct CheckSpec {
+struct AdmissionCheckSpec {
     controller_name: String,
     parameters: Option<serde::de::IgnoredAny>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct CheckStatus {
+struct AdmissionCheckStatus {
     conditions: Option<Vec<Value>>,
 }
 
-impl Check {
+impl AdmissionCheck {
     /// Reads a check; `None` if it belongs to another controller.
     ///
     /// # Errors
@@ -719,7 +727,7 @@ impl Check {
             metadata,
             spec,
             status,
-        } = Fields::<'_, CheckSpec, CheckStatus>::of(object)?;
+        } = Fields::<'_, AdmissionCheckSpec, AdmissionCheckStatus>::of(object)?;
         let name = metadata.name.clone().unwrap_or_default();
         Ok((spec.controller_name == CONTROLLER).then(|| Self {
             name,
@@ -747,8 +755,8 @@ impl Check {
         if says_so {
             return None;
         }
-        let since = known.and_then(|known| known["lastTransitionTime"].as_str());
-        let since = since.map_or_else(|| format!("{now:.0}"), ToOwned::to_owned);
+        let changed = known.and_then(|known| known["lastTransitionTime"].as_str());
+        let since = changed.map_or_else(|| format!("{now:.0}"), ToOwned::to_owned);
         let others = self.conditions.iter().filter(|it| !is_it(it)).cloned();
         let active = json!({
             "type": "Active",

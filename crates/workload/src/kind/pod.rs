@@ -47,12 +47,12 @@ pub(super) fn pods(uid: &Uid) -> Vec<OwnQuery> {
     vec![OwnQuery { labels, which }]
 }
 
-pub(super) type Pod<'a> = Fields<'a, Spec, State>;
+pub(super) type Pod<'a> = Fields<'a, GatedPodSpec, GatedPodStatus>;
 
 /// The part of a Pod's spec that is needed.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub(super) struct Spec {
+pub(super) struct GatedPodSpec {
     scheduling_gates: Option<Vec<Gate>>,
     node_name: Option<String>,
     termination_grace_period_seconds: Option<i64>,
@@ -67,7 +67,7 @@ struct Gate {
 /// The part of a Pod's status that is needed.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct State {
+pub(super) struct GatedPodStatus {
     phase: Option<String>,
 }
 

@@ -17,7 +17,7 @@ use consul_semaphore::{Identity, Uid};
 use kube_core::ApiResource;
 use serde::Deserialize;
 
-pub(super) use self::object::{Listed, failure, hold, request, stop, unmark};
+pub(super) use self::object::{RowObject, failure, hold, request, stop, unmark};
 pub use self::{
     path::{Path, Step},
     value::{Scalar, Value},
@@ -29,7 +29,7 @@ use crate::{
 };
 
 /// The greatest size of the text of a row, in bytes.
-const MOST_BYTES: usize = 16 * 1024;
+const MOST_ROW_BYTES: usize = 16 * 1024;
 
 /// The greatest number of items in each list of a row.
 const MOST_ITEMS: usize = 16;
@@ -287,10 +287,10 @@ impl Row {
     /// # Errors
     /// The text is not a row, or a field of the row has a value that is not allowed.
     pub fn parse(text: &str) -> Result<Self, RowError> {
-        if text.len() > MOST_BYTES {
+        if text.len() > MOST_ROW_BYTES {
             let bytes = text.len();
             return Err(RowError(format!(
-                "it has {bytes} bytes: at most {MOST_BYTES} are allowed"
+                "it has {bytes} bytes: at most {MOST_ROW_BYTES} are allowed"
             )));
         }
         let row: Self = yaml::parse(text).map_err(RowError)?;
@@ -366,23 +366,23 @@ impl Row {
     /// Returns the queries for the pods of such a workload.
     pub(super) fn pods(&self, workload: &Identity) -> Vec<OwnQuery> {
         let maker = self.maker(&workload.uid);
-        let of_name = selectors(&self.pods.labels, workload);
-        let of_name = of_name.map(|labels| OwnQuery::made_by(labels, &maker));
-        let held = OwnQuery::from(pods::of(&workload.uid));
-        [held].into_iter().chain(of_name).collect()
+        let selectors = selectors(&self.pods.labels, workload);
+        let by_selector = selectors.map(|labels| OwnQuery::made_by(labels, &maker));
+        let by_holder = OwnQuery::from(pods::of(&workload.uid));
+        [by_holder].into_iter().chain(by_selector).collect()
     }
 
     /// Returns the queries for the Jobs that make the pods of such a workload.
     pub(super) fn parts(&self, workload: &Identity) -> Vec<(Kind, OwnQuery)> {
         let maker = self.maker(&workload.uid);
-        let jobs = selectors(&self.pods.jobs, workload);
-        let jobs = jobs.map(|labels| OwnQuery::made_by(labels, &maker));
-        let with_holder = selectors(&self.pods.jobs_with_holder, workload);
-        let with_holder = with_holder.map(|labels| OwnQuery {
+        let of_jobs = selectors(&self.pods.jobs, workload);
+        let jobs = of_jobs.map(|labels| OwnQuery::made_by(labels, &maker));
+        let of_jobs_with_holder = selectors(&self.pods.jobs_with_holder, workload);
+        let jobs_with_holder = of_jobs_with_holder.map(|labels| OwnQuery {
             labels,
             which: Which::OwnedOrHeld(workload.uid.clone()),
         });
-        let all = jobs.chain(with_holder);
+        let all = jobs.chain(jobs_with_holder);
         all.map(|query| (Kind::Job, query)).collect()
     }
 
@@ -403,7 +403,7 @@ impl Row {
 }
 
 /// Returns the selectors of a row for a workload, without those that no label can match. A workload for which one of
-/// `labels` or `jobs` is left out does not wait, because [`Listed`] finds it unfit.
+/// `labels` or `jobs` is left out does not wait, because [`RowObject`] finds it unfit.
 fn selectors(all: &[Selector], workload: &Identity) -> impl Iterator<Item = String> {
     let (name, uid) = (&workload.workload, workload.uid.as_ref());
     all.iter()

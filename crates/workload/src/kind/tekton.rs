@@ -22,7 +22,7 @@ use crate::{
 };
 
 /// The least version that is known to work, for people.
-pub(super) const LEAST: &str = "Tekton Pipelines 1.15";
+pub(super) const LEAST_VERSION: &str = "Tekton Pipelines 1.15";
 
 /// The value of `spec.managedBy` for Tekton's own controller.
 const CONTROLLER: &str = "tekton.dev/pipeline";
@@ -39,13 +39,13 @@ pub(super) struct Words {
 pub(super) struct Run<'a> {
     pub(super) kind: Kind,
     pub(super) words: &'static Words,
-    pub(super) fields: Fields<'a, Spec, State>,
+    pub(super) fields: Fields<'a, RunSpec, RunStatus>,
 }
 
 /// The part of a run's spec that is needed.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub(super) struct Spec {
+pub(super) struct RunSpec {
     status: Option<String>,
     managed_by: Option<String>,
 }
@@ -53,7 +53,7 @@ pub(super) struct Spec {
 /// The part of a run's status that is needed.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub(super) struct State {
+pub(super) struct RunStatus {
     conditions: Conditions,
     start_time: Option<Time>,
     child_references: Option<Vec<ChildReference>>,

@@ -36,7 +36,7 @@ use crate::{
 };
 
 /// The least version that is known to work, for people.
-pub(super) const LEAST: &str = "Argo Workflows 3.7";
+pub(super) const LEAST_VERSION: &str = "Argo Workflows 3.7";
 
 /// The value of `status.progress` before there is anything to do.
 const NOTHING_YET: &str = "0/0";
@@ -60,12 +60,12 @@ pub(super) fn pods(workload: &Identity) -> Vec<OwnQuery> {
     vec![by_holder, by_name]
 }
 
-pub(super) type Workflow<'a> = Fields<'a, Spec, State>;
+pub(super) type Workflow<'a> = Fields<'a, WorkflowSpec, WorkflowStatus>;
 
 /// The part of a Workflow's spec that is needed.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub(super) struct Spec {
+pub(super) struct WorkflowSpec {
     suspend: Option<bool>,
     shutdown: Option<String>,
     synchronization: Option<IgnoredAny>,
@@ -75,12 +75,12 @@ pub(super) struct Spec {
 /// The part of a Workflow's status that is needed.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub(super) struct State {
+pub(super) struct WorkflowStatus {
     phase: Option<String>,
     progress: Option<String>,
     /// The Workflow's spec, merged with the spec of the `WorkflowTemplate` that it refers to. Argo writes it once it
     /// has read the template.
-    stored_workflow_template_spec: Option<Spec>,
+    stored_workflow_template_spec: Option<WorkflowSpec>,
 }
 
 /// The reason in the annotation of a Workflow that its user shut down while it waited, and that therefore fails.

@@ -47,10 +47,11 @@ proptest! {
 
 /// Generates a text for each of the known names.
 fn texts_for_all() -> impl Strategy<Value = serde_json::Map<String, Value>> {
-    let names = annotations::OF_USERS
+    let names: Vec<_> = annotations::OF_USERS
         .into_iter()
-        .chain(annotations::OF_THE_OPERATOR);
-    let names: Vec<_> = names.map(str::to_owned).collect();
+        .chain(annotations::OF_THE_OPERATOR)
+        .map(str::to_owned)
+        .collect();
     let texts = prop::collection::vec(hostile::text(), names.len());
     texts.prop_map(move |texts| {
         let texts = texts.into_iter().map(Value::from);
@@ -496,8 +497,8 @@ fn a_list_of_semaphores_is_read_with_the_key_for_those_without_one() {
         annotations["consul-semaphore.io/key"] = "k1".into();
     }))
     .unwrap();
-    let asked = tracked.workload.requests.iter();
-    let asked: Vec<String> = asked.map(ToString::to_string).collect();
+    let requests = tracked.workload.requests.iter();
+    let asked: Vec<String> = requests.map(ToString::to_string).collect();
     assert_eq!(asked, ["db/k1", "tasks/a:2", "other/k1"]);
     for (semaphore, keyed, expected) in [
         ("db", true, None),
@@ -529,8 +530,8 @@ fn the_slots_in_the_template_are_read_if_they_can_be_real() {
     let slot = |key: &str, session: &str| {
         format!(r#"{{"lockKey":"{key}","session":"{session}","lockIndex":1,"fencingToken":7}}"#)
     };
-    let two = with(&format!("[{},{}]", slot("p/s1", "s1"), slot("q/s2", "s2"))).unwrap();
-    let two: Vec<_> = two
+    let granted = with(&format!("[{},{}]", slot("p/s1", "s1"), slot("q/s2", "s2"))).unwrap();
+    let two: Vec<_> = granted
         .slots
         .iter()
         .map(|slot| (&*slot.lock_key, slot.session.as_str()))

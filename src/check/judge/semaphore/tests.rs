@@ -33,17 +33,17 @@ fn where_all_is_well_nothing_is_to_be_done() {
 fn one_that_is_not_there_is_reported() {
     for (refusal, outcome, words) in [
         (
-            Refusal::NotThere,
+            ApiError::NotThere,
             Outcome::Failed,
             "there is no ConsulSemaphore db",
         ),
         (
-            Refusal::Forbidden("may not".to_owned()),
+            ApiError::Forbidden("may not".to_owned()),
             Outcome::Unknown,
             "may not",
         ),
         (
-            Refusal::Failed("spec.limit: bad".to_owned()),
+            ApiError::Failed("spec.limit: bad".to_owned()),
             Outcome::Failed,
             "spec.limit: bad",
         ),
@@ -113,7 +113,7 @@ fn a_prefix_that_is_not_allowed_is_not_read() {
 
 #[test]
 fn a_token_of_its_own_must_be_there_and_readable() {
-    let token = |allowed| Token {
+    let token = |allowed| CheckedToken {
         from: TokenSecretRef {
             name: "consul-token".to_owned(),
             key: "token".to_owned(),

@@ -3,10 +3,10 @@
 
 use super::*;
 
-/// How many workloads use each of several semaphores.
+/// Number of workloads that use each of several semaphores.
 const EACH: usize = 200;
 
-/// How often one workload is looked at, at most, when it gets its place again.
+/// Maximum number of looks at one workload when it gets its place again.
 const LOOKS: usize = 4;
 
 fn asks(name: &str, semaphore: &str, slots: u32) -> TrackedWorkload {

@@ -1,4 +1,5 @@
-//! However workloads and semaphores come, change and go: each workload has the place that it would have if all were new.
+//! Each workload has the place that it would have if all were new, however workloads and semaphores come, change and
+//! go.
 
 use proptest::{collection::vec, prelude::*};
 
@@ -20,7 +21,7 @@ enum Change {
     Pass(usize),
 }
 
-/// What varies of a semaphore.
+/// Properties of a semaphore that vary in this test.
 #[derive(Clone, Copy, Debug)]
 struct OfferedSemaphore {
     prefix: usize,
@@ -58,7 +59,7 @@ impl OfferedSemaphore {
     }
 }
 
-/// What varies of a workload.
+/// Properties of a workload that vary in this test.
 #[derive(Clone, Debug)]
 struct AskingWorkload {
     semaphores: Vec<usize>,
@@ -172,7 +173,7 @@ fn change() -> impl Strategy<Value = Change> {
     ]
 }
 
-/// What exists.
+/// Semaphores and workloads that exist.
 #[derive(Default)]
 struct World {
     semaphores: [Option<OfferedSemaphore>; 3],
@@ -242,7 +243,7 @@ impl World {
     }
 }
 
-/// Who is where.
+/// Place of each workload in the index.
 #[derive(Debug, PartialEq, Eq)]
 struct Placement {
     queues: Vec<(QueueRef, [BTreeSet<String>; 3], Option<Timestamp>)>,
@@ -258,7 +259,7 @@ fn placement(index: &Index) -> Placement {
     let queues = SEMAPHORES
         .iter()
         .flat_map(|name| [queue(name), queue_of(name, "k")]);
-    let queues = queues.map(|queue| {
+    let placed = queues.map(|queue| {
         let superseded = index.superseded(&queue, 9).into_iter();
         let sets = [
             set(index.all_waiting(&queue)),
@@ -278,7 +279,7 @@ fn placement(index: &Index) -> Placement {
         set(replaceable.into_iter().map(|one| one.workload).collect())
     });
     Placement {
-        queues: queues.collect(),
+        queues: placed.collect(),
         unclaimed: unclaimed.collect(),
         ungranted: ungranted
             .iter()

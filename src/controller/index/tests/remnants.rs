@@ -10,7 +10,7 @@ fn stopped(session: &str) -> TrackedWorkload {
     })
 }
 
-/// Those of which a pod has ended since they were asked about.
+/// The unproved workloads of which a pod has ended since their pods were asked for.
 fn touched(index: &Index) -> Vec<String> {
     let due = index.take_unproved().into_iter();
     due.filter(|uid| index.is_touched(uid) && index.unproved(uid).is_some())
@@ -161,7 +161,7 @@ fn one_of_kueues_is_not_queued_before_its_pods_are_known_to_be_gone() {
     assert!(!is_queued());
 }
 
-/// One that Kueue has evicted, which had a slot of this session.
+/// A Workload that Kueue has evicted, and that had a slot of this session.
 fn evicted(session: &str) -> TrackedWorkload {
     let mut tracked = of_kueue("11", 5);
     let (places, pod_sets) = (Box::new([0]), Box::new(["main".into()]));
@@ -233,7 +233,7 @@ fn the_slots_of_an_evicted_one_are_free_without_pods_also_if_that_cannot_be_writ
     assert_eq!(phase(), Phase::Stopping);
 }
 
-/// Its slot was regained, so its pods name another session than the one that holds it.
+/// The workload's slot was regained, so its pods name another session than the one that holds the slot.
 #[test]
 fn of_an_evicted_one_all_sessions_of_its_contenders_are_known_once_its_queue_is() {
     let index = empty();
@@ -264,7 +264,7 @@ fn slots_that_only_cool_down_keep_no_workload_from_running_without_one() {
     assert!(index.has_contender(&uid));
 }
 
-/// It has the uid of its owner, which is watched, too.
+/// A Workload of Kueue is stored under the uid of its owner, and the owner is watched, too.
 #[test]
 fn what_is_forgotten_of_another_kind_is_not_forgotten_of_this_one() {
     let index = with_db();

@@ -141,7 +141,7 @@ fn a_workload_is_told_that_it_waits_once_it_is_decided_that_its_semaphore_is_our
     assert!(index.newcomers(&queue("db")).is_empty(), "once");
 }
 
-/// Such as while the operator is upgraded.
+/// No operator is at work, for example, while the operator is upgraded.
 #[test]
 fn a_workload_that_came_while_no_operator_was_at_work_is_told_that_it_waits() {
     let index = Index::after(Timestamp::from_second(100).unwrap());
@@ -155,7 +155,7 @@ fn a_workload_that_came_while_no_operator_was_at_work_is_told_that_it_waits() {
     assert_eq!(names_of(&index.newcomers(&queue("db"))), ["waits"]);
 }
 
-/// Such as a Job that was suspended after a start, whose start time is to be cleared.
+/// The workload is, for example, a Job that was suspended after a start, and whose start time is to be cleared.
 #[test]
 fn whether_anothers_workload_has_pods_left_is_not_asked() {
     let index = Index::default();

@@ -44,7 +44,7 @@ fn replaces(namespace: &str, name: &str, made: i64) -> TrackedWorkload {
     tracked
 }
 
-/// One that runs in a slot at the lock key.
+/// A workload that runs in a slot at the lock key.
 fn runs(namespace: &str, name: &str) -> TrackedWorkload {
     let mut tracked = replaces(namespace, name, 0);
     let running = workload(&mut tracked);
@@ -58,13 +58,13 @@ fn superseded(index: &Index) -> Vec<(String, Vec<String>)> {
     let superseded = index.superseded(&QueueRef::new(&db("team"), None), 9);
     let named = superseded.into_iter().map(|one| {
         let newer = one.newer.into_iter();
-        let newer = newer.map(|newer| newer.namespace.to_string());
-        (one.workload.name.to_string(), newer.collect())
+        let namespaces = newer.map(|newer| newer.namespace.to_string());
+        (one.workload.name.to_string(), namespaces.collect())
     });
     named.collect()
 }
 
-/// What a newer workload of `other` replaces in `team`: what waits, and what runs.
+/// Numbers of workloads in `team` that a newer workload of `other` replaces: of those that wait, and of those that run.
 fn replaced(team: Option<Credential>, other: Option<Credential>) -> (usize, usize) {
     let index = empty();
     add_with(&index, "team", team);

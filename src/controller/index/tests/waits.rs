@@ -93,8 +93,8 @@ fn the_running_ones_that_hold_the_same_can_be_replaced() {
     put(&index, runs("a", OnContention::ReplaceWaiting));
     put(&index, runs("b", OnContention::Wait));
     put(&index, replaces("c", 10));
-    let replaceable = index.replaceable(&"c".into()).into_iter();
-    let replaceable: Vec<_> = replaceable
+    let located = index.replaceable(&"c".into()).into_iter();
+    let replaceable: Vec<_> = located
         .map(|one| (one.namespace.to_string(), one.workload.name.to_string()))
         .collect();
     assert_eq!(replaceable, pairs([("batch", "a")]));
@@ -184,7 +184,7 @@ fn what_was_recorded_of_a_wait_is_true_for_the_next_process() {
     assert_eq!(recorded, [("a".into(), WaitBegan::At(next - 100))]);
 }
 
-/// What is to be recorded of the waits at `db`.
+/// Starts of the waits at `db` that are to be recorded, by the names of the workloads.
 fn to_record(index: &Index) -> Vec<(String, WaitBegan)> {
     let unrecorded = index.unrecorded(&queue("db"), 9).into_iter();
     let records = unrecorded.map(|workload| {

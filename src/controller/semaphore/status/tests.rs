@@ -24,7 +24,7 @@ fn status(key: &str, holders: &[u64], ready: (bool, Reason)) -> KeyStatus {
             generation: Some(1),
             limit: 1,
         },
-        shown: Shown {
+        shown: ShownReading {
             limit: Some(1),
             held: holders.len(),
             held_here: holders.len(),
@@ -44,13 +44,13 @@ fn status(key: &str, holders: &[u64], ready: (bool, Reason)) -> KeyStatus {
     }
 }
 
-fn put(keys: &mut Keys, key: &str, status: KeyStatus) {
+fn put(keys: &mut StatusByKey, key: &str, status: KeyStatus) {
     keys.put(Some(key.parse().unwrap()), status);
 }
 
 /// Keys with these statuses.
-fn keys(of: Vec<(&str, KeyStatus)>) -> Keys {
-    let mut keys = Keys::default();
+fn keys(of: Vec<(&str, KeyStatus)>) -> StatusByKey {
+    let mut keys = StatusByKey::default();
     for (key, status) in of {
         put(&mut keys, key, status);
     }
@@ -66,7 +66,7 @@ fn a_status_replaces_the_one_before_of_its_key() {
         ("a", status("a", &[5, 7], WELL)),
         ("b", status("b", &[6], WELL)),
     ]);
-    let sessions = |keys: &Keys| -> Vec<String> {
+    let sessions = |keys: &StatusByKey| -> Vec<String> {
         let holders = keys.holders().into_iter();
         holders.map(|holder| holder.session).collect()
     };
@@ -107,7 +107,7 @@ fn what_was_seen_under_an_earlier_spec_counts_as_no_later_one() {
         ..status("any", &[1], WELL)
     };
     let mut keys = keys(vec![("a", of(3)), ("b", of(1))]);
-    let oldest = |keys: &Keys| keys.totals().spec.and_then(|spec| spec.generation);
+    let oldest = |keys: &StatusByKey| keys.totals().spec.and_then(|spec| spec.generation);
     assert_eq!(oldest(&keys), Some(1));
     put(&mut keys, "b", of(3));
     assert_eq!(oldest(&keys), Some(3));
@@ -115,8 +115,8 @@ fn what_was_seen_under_an_earlier_spec_counts_as_no_later_one() {
 
 #[test]
 fn what_stops_one_key_stops_no_other() {
-    let mut keys = Keys::default();
-    let ready = |keys: &Keys| Together::new(&keys.0).ready();
+    let mut keys = StatusByKey::default();
+    let ready = |keys: &StatusByKey| Together::new(&keys.0).ready();
     for key in ["a", "c", "d"] {
         put(&mut keys, key, status(key, &[1], WELL));
     }
@@ -176,10 +176,10 @@ fn time(text: &str) -> Timestamp {
     text.parse().unwrap()
 }
 
-/// When workloads of these priorities, which ask for a slot each, are likely to start at noon: two slots of a limit of
-/// two are held since half past eleven and a quarter to twelve, as a rule for an hour.
+/// Times at which workloads of these priorities, which ask for a slot each, are likely to start, as expected at noon:
+/// two slots of a limit of two are held since half past eleven and a quarter to twelve, as a rule for an hour.
 fn expected(restrictions: &Restrictions, held: usize, priorities: &[i32]) -> Vec<String> {
-    let mut reported = Reported::default();
+    let mut reported = StatusSources::default();
     let mut holds = Holds::default();
     for _ in 0..9 {
         holds.note(time("2026-06-01T00:00:00Z"), time("2026-06-01T01:00:00Z"));

@@ -27,7 +27,7 @@ fn one_that_cannot_be_started_blocks_nobody() {
     assert_eq!((released(&plan), granted(&plan)), (vec!["sa"], vec!["b"]));
 }
 
-/// What refused its start, such as missing rights, ended while it gave its slot back.
+/// The reason why the start was refused, such as missing rights, ended while the workload gave its slot back.
 #[test]
 fn one_that_can_be_started_again_is_not_passed_when_it_gives_its_slot_back() {
     for limit in [1, 2] {

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::{
     Mode, SlotRequest,
-    turns::{ANEW, KEPT},
+    turns::{KEEP_SLOTS_FOR, REWRITE_CONTENDER_AFTER},
 };
 
 /// A workload that joined the queue at this second and asks for so many slots.
@@ -62,7 +62,7 @@ impl Facts {
         facts
     }
 
-    /// The same, and others were told so by the contender `a0`.
+    /// One of two slots is free, `a` keeps it, and others were told so by the contender `a0`.
     fn telling() -> Self {
         let mut facts = Self::keeping();
         let shown = bodies(&facts.decide());
@@ -129,13 +129,13 @@ fn it_tells_them_in_each_of_its_semaphores_also_where_enough_is_free() {
 #[test]
 fn it_tells_them_anew_every_twenty_seconds() {
     let mut facts = Facts::telling();
-    facts.seen_for(ANEW.saturating_sub(Duration::from_secs(1)));
+    facts.seen_for(REWRITE_CONTENDER_AFTER.saturating_sub(Duration::from_secs(1)));
     let plan = facts.decide_late();
     assert_eq!(
         (told(&plan), plan.anew),
         (vec![], Some(second(1_001 + NOW)))
     );
-    facts.seen_for(ANEW);
+    facts.seen_for(REWRITE_CONTENDER_AFTER);
     assert_eq!(told(&facts.decide_late()), [Some(2)]);
 }
 
@@ -195,9 +195,9 @@ fn beside(facts: &mut Facts, time: Duration) -> usize {
 fn as_many_are_kept_for_a_minute_after_each_writing_instead_of_a_turn() {
     for (time, expected) in [
         (Duration::ZERO, 1),
-        (KEPT.saturating_sub(Duration::from_secs(1)), 1),
+        (KEEP_SLOTS_FOR.saturating_sub(Duration::from_secs(1)), 1),
         // Its turn is long over.
-        (KEPT, 3),
+        (KEEP_SLOTS_FOR, 3),
     ] {
         let mut facts = Facts::new(3, &[]);
         facts.keeper("s", "d", 0, 2);
@@ -210,7 +210,11 @@ fn they_are_kept_in_the_one_order() {
     for (since, expected) in [(4, 1), (6, 3)] {
         let mut facts = Facts::new(3, &[]);
         facts.keeper("s", "d", since, 2);
-        assert_eq!(beside(&mut facts, KEPT / 2), expected, "since {since}");
+        assert_eq!(
+            beside(&mut facts, KEEP_SLOTS_FOR / 2),
+            expected,
+            "since {since}"
+        );
     }
 }
 
@@ -220,12 +224,16 @@ fn a_hostile_body_keeps_no_more_than_it_may() {
     for (keeps, expected) in [(0, 3), (3, 0), (u32::MAX, 0)] {
         let mut facts = Facts::new(3, &[]);
         facts.keeper("s", "d", 0, keeps);
-        assert_eq!(beside(&mut facts, KEPT / 2), expected, "{keeps}");
+        assert_eq!(beside(&mut facts, KEEP_SLOTS_FOR / 2), expected, "{keeps}");
     }
     let mut facts = Facts::new(3, &[]);
     facts.keeper("s", "d", 0, 2);
     facts.entries.last_mut().unwrap().session = Some("other".into());
-    assert_eq!(beside(&mut facts, KEPT / 2), 3, "another session's");
+    assert_eq!(
+        beside(&mut facts, KEEP_SLOTS_FOR / 2),
+        3,
+        "another session's"
+    );
 }
 
 /// A copy of what our operator wrote once, for a workload that is gone.
@@ -234,13 +242,13 @@ fn a_body_that_claims_to_be_of_our_cluster_is_believed_once() {
     let granted_when = |cluster: &str, is_neighbour: bool| {
         let mut facts = Facts::new(3, &[]);
         facts.keeper("s", cluster, 0, 2);
-        assert_eq!(beside(&mut facts, KEPT / 2), 1, "at first");
+        assert_eq!(beside(&mut facts, KEEP_SLOTS_FOR / 2), 1, "at first");
         // It goes on being written.
         facts.entries.last_mut().unwrap().modify_index += 1;
         let (now, reading) = (second(1_000 + NOW), facts.reading());
         facts.turns.note_neighbours(|_| is_neighbour);
         facts.turns.observe(&reading, now, samples::time(NOW));
-        let later = now + KEPT / 2;
+        let later = now + KEEP_SLOTS_FOR / 2;
         let plan = decide(&Observed {
             now: later,
             ..facts.observed(Some(&reading))

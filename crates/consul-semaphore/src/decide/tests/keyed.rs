@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{unused::REST, *};
+use super::{unused::LEAVE_UNUSED_LOCK_FOR, *};
 use crate::{Mode, SlotRequest, lock::MUTEX_FLAGS};
 use consul_client::Op;
 
@@ -184,13 +184,13 @@ fn a_lock_left_behind_is_deleted_after_a_delay() {
     facts.mutex.observe(&reading, second(NOW));
     let plan = facts.decide();
     assert_eq!(plan.transaction, None);
-    assert_eq!(plan.wake, Some(second(NOW) + REST));
+    assert_eq!(plan.wake, Some(second(NOW) + LEAVE_UNUSED_LOCK_FOR));
     facts.mutex = MutexMemory::default();
     facts.mutex.observe(&reading, second(0));
     assert!(removes(&facts.decide()));
 }
 
-/// Its key was changed while it was granted this slot and not yet started in it.
+/// The workload's key was changed while the workload was granted this slot and not yet started in it.
 #[test]
 fn a_workload_that_runs_by_another_grant_keeps_no_slot_here() {
     let elsewhere = |phase| {
@@ -213,7 +213,7 @@ fn a_workload_that_runs_by_another_grant_keeps_no_slot_here() {
     assert_eq!(released(&facts.decide()), [""; 0]);
 }
 
-/// For example for `exec`: the lock may belong to a `ConsulSemaphore`.
+/// A whole prefix is used by `exec`, for example: the lock may belong to a `ConsulSemaphore`.
 #[test]
 fn of_a_whole_prefix_another_limit_is_a_conflict_also_while_nobody_uses_it() {
     let mut facts = unused(1);

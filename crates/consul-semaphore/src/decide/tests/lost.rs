@@ -109,7 +109,7 @@ fn a_workload_without_room_is_suspended_and_others_keep_theirs() {
     assert_eq!(plan.suspends[0].why, Suspended::SlotLost);
 }
 
-/// It runs until its controller has ended it: it is told once.
+/// A workload that can't be suspended runs until its controller has ended it, so it is told once.
 #[test]
 fn one_that_cannot_be_suspended_is_ended_once_instead() {
     let mut facts = Facts::new(1, &["foreign"]);

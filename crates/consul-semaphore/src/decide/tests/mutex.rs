@@ -4,7 +4,7 @@ use super::*;
 use crate::{
     Mode,
     lock::{MUTEX_FLAGS, SEMAPHORE_FLAGS},
-    mutex::IN_A_ROW,
+    mutex::MOST_TURNS_IN_A_ROW,
 };
 
 /// The facts about a mutex whose key does not exist.
@@ -216,7 +216,7 @@ fn pods_of_a_workload_that_lost_the_mutex_keep_it_from_the_next() {
 fn others_have_a_turn_after_many_of_ours() {
     let mut facts = held_for(&done("a", "sa"));
     facts.queue(&[waiting("b")]).session("b", "sb");
-    for _ in 0..IN_A_ROW {
+    for _ in 0..MOST_TURNS_IN_A_ROW {
         facts.mutex.took(&"sa".into(), second(READ));
     }
     assert_eq!(operations(&facts.decide()), ["unlock sa", "delete"]);
@@ -237,7 +237,7 @@ fn others_have_a_turn_after_many_of_ours() {
     let long_ago = second(READ);
     facts.mutex = MutexMemory::default();
     facts.mutex.observe(&reading, long_ago);
-    for _ in 0..IN_A_ROW {
+    for _ in 0..MOST_TURNS_IN_A_ROW {
         facts.mutex.took(&"sa".into(), long_ago);
     }
     assert_eq!(granted(&facts.decide()), ["b"], "nobody came");
@@ -247,7 +247,7 @@ fn others_have_a_turn_after_many_of_ours() {
 fn a_semaphore_does_not_pause_after_grants_in_a_row() {
     let mut facts = Facts::new(1, &[]);
     facts.queue(&[waiting("b")]).session("b", "sb");
-    for _ in 0..IN_A_ROW {
+    for _ in 0..MOST_TURNS_IN_A_ROW {
         facts.mutex.took(&"sa".into(), second(READ));
     }
     assert_eq!(granted(&facts.decide()), ["b"]);

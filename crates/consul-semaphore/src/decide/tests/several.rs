@@ -170,7 +170,7 @@ fn one_that_holds_less_than_it_asks_for_is_not_started() {
     assert_eq!((started, plan.give_backs), (vec!["s0", "s1"], vec![]));
 }
 
-/// Its user changes the annotation between the grant and the start, and the operator restarts.
+/// The user changes the workload's annotation between the grant and the start, and the operator restarts.
 #[test]
 fn one_that_asks_for_less_than_it_was_granted_is_not_started() {
     for (request, starts) in [

@@ -28,8 +28,8 @@ impl Facts {
         let reading = self.reading();
         let now = second(NOW);
         let ages = |since: Moment| now.since(since) >= time;
-        let began = (0..=NOW * 10).rev().map(|n| Duration::from_millis(n * 100));
-        let began = began.map(Moment::from_boot).find(|since| ages(*since));
+        let durations = (0..=NOW * 10).rev().map(|n| Duration::from_millis(n * 100));
+        let began = durations.map(Moment::from_boot).find(|since| ages(*since));
         self.turns = Turns::new(self.settings.fair);
         self.turns
             .observe(&reading, began.unwrap(), samples::time(NOW));
@@ -54,7 +54,7 @@ fn shown(plan: &Plan) -> Vec<(String, i32)> {
         .collect()
 }
 
-/// As many slots are left to a contender elsewhere as it says, and no more than a workload may ask for.
+/// A contender elsewhere is left as many slots as it says, and no more than a workload may ask for.
 #[test]
 fn as_many_slots_are_left_as_a_contender_waits_for() {
     for (slots, expected) in [(1, 2), (2, 1), (3, 0), (u32::MAX, 0), (0, 2)] {
@@ -173,8 +173,8 @@ fn a_workload_whose_priority_changes_is_shown_anew() {
     facts.contender("h").elsewhere("sa", 0, 5);
     facts.ours.push(samples::ours("sa", Some(workload.clone())));
     let entry = facts.entries.last_mut().unwrap();
-    let body = String::from_utf8(entry.value.clone()).unwrap();
-    let body = body.replace(r#""name":"y""#, r#""name":"a""#);
+    let text = String::from_utf8(entry.value.clone()).unwrap();
+    let body = text.replace(r#""name":"y""#, r#""name":"a""#);
     entry.value = body.replace(r#""uid":"sa""#, r#""uid":"a""#).into();
     facts.queue(std::slice::from_ref(&workload));
     assert_eq!(shown(&facts.decide()), [], "it is as it is shown");

@@ -27,7 +27,7 @@ struct Seen {
 }
 
 impl Shadow {
-    /// Does what [`Queue::recall`] does.
+    /// Takes over the record of an earlier process, as [`Queue::recall`] does.
     pub(super) fn recall(&mut self, last: Option<LastProof>) {
         self.evidence = Evidence::after(last);
     }
@@ -56,8 +56,8 @@ impl Shadow {
             gone: sessions.gone(lookup).into_iter().collect(),
         };
         let changes = self.seen.as_ref().map(|before| {
-            let uids = before.started.keys().chain(before.contending.keys());
-            let uids = uids.chain(seen.started.keys().chain(seen.contending.keys()));
+            let earlier = before.started.keys().chain(before.contending.keys());
+            let uids = earlier.chain(seen.started.keys().chain(seen.contending.keys()));
             let differs = |uid: &&Uid| {
                 let of = |seen: &Seen| {
                     let started = seen.started.get(*uid).cloned();
@@ -161,8 +161,8 @@ impl Queue {
                     pods_gone: false,
                 });
             }
-            let ours = looked_at.next();
-            let ours = ours.expect("all that are not steady are looked at");
+            let next = looked_at.next();
+            let ours = next.expect("all that are not steady are looked at");
             assert_eq!((&ours.session, &ours.identity), (session, identity));
             Some(ours.clone())
         });
@@ -173,8 +173,8 @@ impl Queue {
 
     fn all_bound(&self, facts: &Facts, lookup: &impl Lookup) -> Vec<Arc<Workload>> {
         let evidence = &self.held.evidence;
-        let bound = lookup.bound().into_iter();
-        let bound: BTreeMap<Uid, Arc<Workload>> = bound
+        let all = lookup.bound().into_iter();
+        let bound: BTreeMap<Uid, Arc<Workload>> = all
             .filter(|workload| self.decides_about(workload))
             .map(|workload| (workload.uid.clone(), workload))
             .collect();

@@ -201,7 +201,7 @@ fn only_some_sessions_are_made_at_once_however_many_slots_are_free() {
         calls(queue)
     };
     let first = ask_for_all(&mut queue);
-    assert_eq!(first.len(), MADE_AT_ONCE);
+    assert_eq!(first.len(), MOST_SESSIONS_MADE_AT_ONCE);
     assert!(ask_for_all(&mut queue).is_empty());
     // The answers make room for the next sessions, whether the sessions were made or not.
     let unanswered = consul::Error::Unreachable {

@@ -83,8 +83,8 @@ impl Clusters {
         }
     }
 
-    /// So many seconds pass, in which workloads come to the second cluster that ask for one slot each. There is never
-    /// a time without one that waits, and no two of them end at once.
+    /// Lets so many seconds pass, in which workloads come to the second cluster that ask for one slot each. At any time
+    /// one of these workloads waits, and no two of them end at once.
     fn stream(&mut self, seconds: u64) {
         for _ in 0..seconds {
             let now = self.worlds[1].seconds;
@@ -118,7 +118,8 @@ impl Clusters {
     }
 }
 
-/// Without that, each slot that comes free is taken by the next of the stream while the other one is in use.
+/// If no slots were kept, the next workload of the stream would take each slot that comes free, while the other slot is
+/// in use.
 #[test]
 fn who_asks_for_all_slots_is_served_beside_another_clusters_stream_of_single_ones() {
     let mut clusters = Clusters::new(&[("db", 2)]);
@@ -174,7 +175,7 @@ fn slots_of_several_semaphores_are_kept_at_each_of_them() {
     assert_eq!(clusters.worlds[0].started, ["holder", "both"]);
 }
 
-/// Its contender stays until its session ends, which may be never.
+/// The contender of an operator that is gone stays until its session ends, which may be never.
 #[test]
 fn what_an_operator_that_is_gone_wanted_is_kept_for_a_minute() {
     let mut clusters = Clusters::new(&[("db", 2)]);

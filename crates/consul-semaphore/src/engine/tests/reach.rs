@@ -25,7 +25,7 @@ fn small_window(limit: u32) -> Windows {
 }
 
 impl World {
-    /// So many workloads come that all ask for this.
+    /// Lets [`MANY`] workloads come that all ask for this.
     fn many_come(&mut self, requests: &[SlotRequest]) {
         for number in 0..MANY {
             self.comes(&format!("large-{number:02}"), requests);
@@ -69,7 +69,7 @@ fn those_that_lack_slots_elsewhere_hide_nobody_whatever_they_ask_for_there() {
     assert_eq!(world.started[2..], ["small"]);
 }
 
-/// Those that lost their slots come before all others, whatever their priority.
+/// Workloads that lost their slots come before all others, whatever their priority.
 #[test]
 fn those_that_lost_their_slots_and_may_not_have_the_reserved_ones_hide_nobody() {
     let mut world = World::with(&[("db", 2)]);
@@ -100,10 +100,10 @@ fn of_those_that_ask_for_the_same_a_pass_reads_few() {
     world.touch();
     world.settle();
     for name in ["db", "licenses"] {
-        let state = self::semaphore(name);
-        let state = world.engine.semaphore(&state).unwrap();
-        let read = state.queues()[&None].concluded.as_ref().unwrap();
-        let read = read.0.parts.len();
+        let semaphore = self::semaphore(name);
+        let state = world.engine.semaphore(&semaphore).unwrap();
+        let concluded = state.queues()[&None].concluded.as_ref().unwrap();
+        let read = concluded.0.parts.len();
         assert!(read < MANY, "{name}: {read} of 500");
     }
 }

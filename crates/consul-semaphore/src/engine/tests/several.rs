@@ -43,7 +43,7 @@ impl World {
         self.settle();
     }
 
-    /// It comes at the same time as others.
+    /// Lets a workload come at the same time as others.
     pub(super) fn arrives(&mut self, name: &str, requests: &[SlotRequest]) {
         let workload = Arc::new(Workload {
             requests: requests.to_vec(),
@@ -621,7 +621,7 @@ fn what_finds_no_room_beside_others_is_granted_whole_after_them() {
     assert_eq!(grants(&world, "licenses", "c-wide"), [30]);
 }
 
-/// The same, where slots are given back to make room for it.
+/// Consul takes 64 operations here, and slots are given back to make room for the workload.
 #[test]
 fn what_finds_no_room_beside_releases_is_granted_whole_after_them() {
     let mut world = World::with(&[("db", 50), ("licenses", 10)]);

@@ -8,9 +8,9 @@ use crate::{OnContention, Wait};
 enum Obstacle {
     /// The operator refuses its prefix.
     Refused,
-    /// Its token is not known yet.
+    /// The token of the semaphore is not known yet.
     Unread,
-    /// Its token may read and not write.
+    /// The token of the semaphore may read and not write.
     ReadOnly,
 }
 

@@ -44,7 +44,7 @@ struct Together {
     world: World,
     limits: [u32; 3],
     paused: [bool; 3],
-    /// Those that have come and are not done, with what they ask for.
+    /// The workloads that have come and are not done, with what they ask for.
     workloads: BTreeMap<String, [u32; 3]>,
     come: usize,
 }

@@ -24,7 +24,7 @@ impl World {
         world
     }
 
-    /// So many seconds pass. In each of them the watch brings what is in Consul.
+    /// Lets so many seconds pass. In each second the watch brings what is in Consul.
     fn seconds_pass(&mut self, seconds: u64) {
         for _ in 0..seconds {
             self.list();

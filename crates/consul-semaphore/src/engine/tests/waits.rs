@@ -35,7 +35,7 @@ impl World {
         self.settle();
     }
 
-    /// One that replaces others.
+    /// Lets a workload come that replaces others.
     fn replaces(&mut self, name: &str, policy: OnContention) {
         self.waits(name, &["db"], |workload| workload.on_contention = policy);
     }

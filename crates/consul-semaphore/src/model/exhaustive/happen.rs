@@ -152,8 +152,8 @@ impl State {
             object.runs() && object.granted.is_some() && !held.contains(&object.uid)
         });
         let had_session = |uid: &Uid| operator.has_session(uid);
-        let lost = lost.map(|object| (object.uid.clone(), had_session(&object.uid)));
-        let lost = lost.collect();
+        let known = lost.map(|object| (object.uid.clone(), had_session(&object.uid)));
+        let lost = known.collect();
         let plan = operator.decide(&outside);
         process.lost = lost;
         process.clean = seen == Seen::All;

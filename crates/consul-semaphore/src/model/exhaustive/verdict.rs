@@ -53,8 +53,8 @@ impl State {
                 .session()
                 .is_some_and(|session| sight.holding().any(|(holder, _)| holder == session)),
             Showing::SlotHadAgain => objects.any(|object| {
-                let granted = object.granted.iter().flat_map(|granted| &granted.slots);
-                let granted = granted.map(|slot| &slot.session);
+                let slots = object.granted.iter().flat_map(|granted| &granted.slots);
+                let granted = slots.map(|slot| &slot.session);
                 object.runs() && !object.reported.is_empty() && !granted.eq(&object.reported)
             }),
             Showing::Suspended => objects.any(|object| {

@@ -15,7 +15,7 @@ fn check_faults(sites: Sites, limit: u32, kinds: &'static [Fault]) {
     }
 }
 
-/// The same, with as many faults as there are kinds.
+/// Checks a world of two operators and another program with as many faults as there are kinds.
 fn check_kinds(sites: Sites, limit: u32, kinds: &'static [Fault]) {
     let setup = Setup {
         sites,
@@ -67,8 +67,8 @@ const LARGE: &[Fault] = &[Fault::StaleRead, Fault::Expiry, Fault::ForcedRelease]
 #[test]
 fn two_slots_and_a_fault() {
     let sites = [Sites::TwoClusters, Sites::TwoReplicas];
-    let worlds = sites.map(|sites| SMALL.iter().map(move |kind| (sites, kind)));
-    let worlds: Vec<_> = worlds.into_iter().flatten().collect();
+    let by_sites = sites.map(|sites| SMALL.iter().map(move |kind| (sites, kind)));
+    let worlds: Vec<_> = by_sites.into_iter().flatten().collect();
     let (sites, kind) = of_today(&worlds);
     check_kinds(*sites, 2, slice::from_ref(*kind));
 }

@@ -16,11 +16,11 @@ use consul_client::{self as consul, OpError, clock::Moment};
 /// What happens to a call.
 #[derive(Clone, Copy, Debug)]
 struct Delivery {
-    /// Whether it is carried out.
+    /// Whether the call is carried out.
     done: bool,
-    /// Whether its answer arrives.
+    /// Whether the answer to the call arrives.
     answered: bool,
-    /// Whether, for now, not even its failure is known.
+    /// Whether, for now, not even the failure of the call is known.
     hangs: bool,
 }
 
@@ -110,8 +110,8 @@ impl Operator {
     }
 
     fn list_sessions(&mut self, outside: &Outside, delivery: Delivery) {
-        let sessions = outside.consul.sessions();
-        let sessions = sessions.map(|(id, identity)| session(outside, id, identity));
+        let all = outside.consul.sessions();
+        let sessions = all.map(|(id, identity)| session(outside, id, identity));
         let sessions = if delivery.answered {
             Ok(sessions.collect())
         } else {
@@ -167,8 +167,8 @@ impl Operator {
         delivery: Delivery,
     ) -> bool {
         let sent = delivery.done && !late;
-        let answer = sent.then(|| outside.patch(patch, read, self.deposed));
-        let answer = answer.filter(|_| delivery.answered);
+        let response = sent.then(|| outside.patch(patch, read, self.deposed));
+        let answer = response.filter(|_| delivery.answered);
         let written = match answer {
             _ if late => Written::NotSent,
             Some(answer) => self.written(outside, patch, answer),

@@ -97,7 +97,7 @@ impl Operator {
         })
     }
 
-    /// Whether it waits for a proof, which it should not do.
+    /// Whether the operator waits for a proof, which it should not do.
     pub(super) fn waits_for_proof(&self) -> bool {
         let asks = |step: &Step| {
             matches!(

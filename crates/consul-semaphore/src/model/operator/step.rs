@@ -44,7 +44,7 @@ pub(in super::super) enum Step {
 }
 
 impl Step {
-    /// Whether it is a question.
+    /// Whether the step is a question.
     pub(in super::super) fn changes_nothing(&self) -> bool {
         matches!(self, Self::Ask { .. })
     }
@@ -67,8 +67,8 @@ impl Step {
         }
     }
 
-    /// Whether it is refused, now and at any time: it names an outdated version of a workload, an outdated index of a
-    /// key, or a dead session.
+    /// Whether the step is refused, now and at any time, because it names an outdated version of a workload, an
+    /// outdated index of a key, or a dead session.
     pub(in super::super) fn comes_too_late(&self, outside: &Outside) -> bool {
         let consul = &outside.consul;
         match self {

@@ -28,8 +28,8 @@ impl Operator {
         let now = canon.now();
         let excluded = queue.excluded_now(now);
         for uid in canon.workloads() {
-            let ahead = queue.sessions.ahead.iter();
-            let ahead = ahead.filter(|(slot, _)| slot.workload == *uid);
+            let all = queue.sessions.ahead.iter();
+            let ahead = all.filter(|(slot, _)| slot.workload == *uid);
             canon.in_order(ahead.map(|(_, session)| session));
             canon.word(&(excluded(uid), queue.writes.refusals.history(uid)));
             canon.word(&self.stopped.contains(uid));

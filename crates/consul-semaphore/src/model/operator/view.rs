@@ -148,7 +148,7 @@ impl Lookup for &View<'_> {
         overdue.take(most).collect()
     }
 
-    /// Of waits that do not end, nobody needs to know when they began.
+    /// Leaves out the waits that do not end, because nobody needs to know when those began.
     fn unrecorded(&self, most: usize) -> Vec<Arc<Workload>> {
         let workloads = self.store.workloads.iter();
         let ending = workloads.filter(|workload| workload.wait.timeout.is_some());

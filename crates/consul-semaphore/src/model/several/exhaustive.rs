@@ -33,11 +33,11 @@ enum Fault {
 enum Action {
     /// An operator sees everything, and decides.
     Decide(usize),
-    /// It carries out its next write.
+    /// The operator carries out its next write.
     Step(usize),
-    /// The same, and its answer is lost.
+    /// The operator carries out its next write, and the answer is lost.
     Unanswered(usize),
-    /// The same, and it arrives later or never.
+    /// The operator sends its next write, which arrives later or never.
     Late(usize),
     Crash(usize),
     Land,
@@ -136,8 +136,8 @@ impl State {
             actions.push(Action::Land);
         }
         if may(Fault::Expiry) {
-            let contenders = outside.sights().into_iter();
-            let contenders = contenders.map(|sight| sight.contenders.len()).sum();
+            let sights = outside.sights().into_iter();
+            let contenders = sights.map(|sight| sight.contenders.len()).sum();
             actions.extend((0..contenders).map(Action::Expire));
         }
         actions.extend((0..outside.workloads.pods().len()).map(Action::EndPod));

@@ -25,7 +25,7 @@ use consul_client::{Entry, Op};
 /// What is wrong with an algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Flaw {
-    /// Of a grant at several lock keys, the parts of the last one are not sent.
+    /// A grant at several lock keys is sent without the part of the last lock key.
     GrantsAPart,
     /// What is left of a grant of which a part was lost is completed.
     StartsInAPart,
@@ -40,7 +40,7 @@ pub(super) enum Flaw {
 }
 
 impl Flaw {
-    /// What it does to a transaction.
+    /// Does to a transaction what an operator with this flaw does.
     pub(super) fn spoil(self, operations: &mut Vec<Op>) {
         let prefix = |op: &Op| op.key().split('/').next().map(ToOwned::to_owned);
         let of: BTreeSet<_> = operations.iter().filter_map(prefix).collect();
@@ -50,7 +50,7 @@ impl Flaw {
         }
     }
 
-    /// What it does to the stances of its queues.
+    /// How this flaw changes the stances of an operator's queues.
     pub(super) fn stance(self) -> Option<fn(Stance) -> Stance> {
         match self {
             Self::KeepsForTheStopped => Some(|stance| match stance {

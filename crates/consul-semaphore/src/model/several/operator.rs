@@ -69,7 +69,7 @@ pub(super) enum Step {
 }
 
 impl Step {
-    /// Whether it asks for pods, as it does again and again while there are any.
+    /// Whether the step asks for pods, as an operator does again and again while there are any.
     pub(super) fn asks_for_pods(&self) -> bool {
         matches!(
             self,
@@ -80,7 +80,7 @@ impl Step {
         )
     }
 
-    /// Whether it changes who holds a slot, or a workload. Whoever keeps slots says so again and again.
+    /// Whether the step changes who holds a slot, or a workload. A contender that keeps slots says so again and again.
     pub(super) fn moves(&self) -> bool {
         match self {
             Self::Transact { written, .. } => {
@@ -91,7 +91,7 @@ impl Step {
         }
     }
 
-    /// Whether it changes what workloads or holders are seen to do.
+    /// Whether the step changes what workloads or holders are seen to do.
     pub(super) fn counts(&self) -> bool {
         matches!(self, Self::Transact { .. } | Self::Patch { .. })
     }
@@ -239,8 +239,8 @@ impl Operator {
                 .any(|other| other.uid == workload.uid && other.version == workload.version)
         };
         let after = &self.store.workloads;
-        let changed = before.iter().filter(|workload| !same(after, workload));
-        let changed = changed.chain(after.iter().filter(|workload| !same(&before, workload)));
+        let gone = before.iter().filter(|workload| !same(after, workload));
+        let changed = gone.chain(after.iter().filter(|workload| !same(&before, workload)));
         let mut places = BTreeSet::new();
         for workload in changed {
             let asks = outside.asks(workload);
@@ -381,7 +381,7 @@ impl Operator {
         kept.len()
     }
 
-    /// Whether it renews a session.
+    /// Whether the operator renews a session.
     pub(super) fn keeps(&self, session: &SessionId) -> bool {
         self.store.kept.contains(session)
     }
@@ -468,8 +468,8 @@ impl Operator {
         });
         let uids: BTreeSet<Uid> = locked.map(|identity| identity.uid.clone()).collect();
         let known = uids.iter().filter_map(|uid| self.store.workload(uid));
-        let firsts = known.filter(|workload| workload.phase == Phase::Idle);
-        let firsts: Vec<_> = firsts.collect();
+        let idle = known.filter(|workload| workload.phase == Phase::Idle);
+        let firsts: Vec<_> = idle.collect();
         let most = firsts
             .iter()
             .map(|workload| outside.most(workload.priority));
@@ -514,8 +514,8 @@ impl Operator {
                 });
             }
             Step::ListSessions(place) => {
-                let sessions = outside.consul.sessions();
-                let sessions = sessions.map(|(id, identity)| session(id, identity));
+                let all = outside.consul.sessions();
+                let sessions = all.map(|(id, identity)| session(id, identity));
                 let sessions = if lost.is_some() {
                     Err(no_answer())
                 } else {
@@ -554,8 +554,8 @@ impl Operator {
                 self.end(outside, id, Answer::Written(written), lost);
             }
             Step::MakeSession { id, name } => {
-                let made = done.then(|| outside.consul.make_session(&name));
-                let made = made.filter(|_| lost.is_none()).ok_or_else(no_answer);
+                let new = done.then(|| outside.consul.make_session(&name));
+                let made = new.filter(|_| lost.is_none()).ok_or_else(no_answer);
                 self.end(outside, id, Answer::SessionMade(made), lost);
             }
             Step::Destroy(session) => outside.destroy(&session),
@@ -588,8 +588,8 @@ impl Operator {
             Call::Prove(_) if lost => Answer::Proof(Err("it is away".into())),
             Call::Prove(identity) => {
                 let workload = outside.workloads.read(&identity.uid, outside.now());
-                let left = outside.workloads.has_pods(&identity.uid);
-                let left = left.then(|| "a pod".to_owned());
+                let has_pods = outside.workloads.has_pods(&identity.uid);
+                let left = has_pods.then(|| "a pod".to_owned());
                 Answer::Proof(Ok((workload.map(Arc::new), left.into_iter().collect())))
             }
             _ => Answer::Access(Some(true)),

@@ -26,27 +26,27 @@ pub(super) const NAMES: [&str; 3] = ["x", "y", "z"];
 #[derive(Clone, Debug)]
 pub(super) struct Place {
     pub(super) settings: Arc<Settings>,
-    /// How often its spec has changed.
+    /// How often the spec of the semaphore has changed.
     pub(super) generation: i64,
-    /// Its `status.appliedLimits`.
+    /// The `status.appliedLimits` of the semaphore.
     pub(super) applied: Vec<u32>,
-    /// How often that was written.
+    /// How often `status.appliedLimits` was written.
     pub(super) recorded: u64,
     pub(super) opens: Opens,
-    /// How many of its last slots are for workloads of some priority and above, and for which.
+    /// How many of the semaphore's last slots are reserved, and for workloads of which priority and above.
     pub(super) reserved: Option<(u32, i32)>,
 }
 
 /// When a semaphore grants slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Opens {
-    /// It has no windows.
+    /// The semaphore has no windows.
     Always,
     /// Not before its next window.
     Later,
-    /// Its windows allow so many holders.
+    /// The windows of the semaphore allow so many holders.
     UpTo(u32),
-    /// Its open window allows so many holders, and a later one as many as its limit.
+    /// The open window allows so many holders, and a later one as many as the semaphore's limit.
     UpToForNow(u32),
 }
 
@@ -61,7 +61,8 @@ impl Place {
         (!self.settings.paused).then(|| self.but_reserved(limit, priority))
     }
 
-    /// The same in its largest window, while it is not paused.
+    /// How many slots may be held after a grant to a workload of this priority, in the largest window and while the
+    /// semaphore is not paused.
     pub(super) fn ever(&self, priority: i32) -> usize {
         let limit = match self.opens {
             Opens::Always | Opens::Later | Opens::UpToForNow(_) => self.settings.limit,
@@ -99,7 +100,7 @@ struct Memory {
     broken: BTreeSet<Uid>,
     /// The sessions that were gone and came back when Consul was restored.
     came_back: BTreeSet<SessionId>,
-    /// Those of them that no operator relies on since.
+    /// The sessions that came back in a restore and that no operator relies on since.
     revived: BTreeSet<SessionId>,
     /// How many slots of each semaphore each workload was last started in.
     ran: BTreeMap<Uid, [usize; 3]>,
@@ -195,8 +196,8 @@ impl Outside {
     /// of a rate counts that was not answered.
     pub(super) fn quiet(&self) -> usize {
         let periods = self.rates().map(|(_, period)| period + 3 * CLOCKS_APART);
-        let longest = periods.max();
-        let longest = longest.unwrap_or_default().max(Duration::from_secs(75));
+        let period = periods.max();
+        let longest = period.unwrap_or_default().max(Duration::from_secs(75));
         usize::try_from(longest.as_secs() / ROUND + 1).unwrap()
     }
 
@@ -278,8 +279,8 @@ impl Outside {
 
     /// What counts of the rest when two states are compared.
     pub(super) fn facts(&self) -> impl std::fmt::Debug {
-        let applied = self.places.iter().map(|place| place.applied.clone());
-        let applied: Vec<_> = applied.collect();
+        let limits = self.places.iter().map(|place| place.applied.clone());
+        let applied: Vec<_> = limits.collect();
         let Memory {
             taken: _,
             robbed,
@@ -323,8 +324,8 @@ impl Outside {
         let before = self.consul.clone();
         self.consul.restore(&self.snapshot);
         let gone = |(session, _): &(&SessionId, _)| !before.is_alive(session);
-        let revived = self.consul.sessions().filter(gone);
-        let revived: Vec<_> = revived.map(|(session, _)| session.clone()).collect();
+        let back = self.consul.sessions().filter(gone);
+        let revived: Vec<_> = back.map(|(session, _)| session.clone()).collect();
         self.memory.came_back.extend(revived.iter().cloned());
         self.memory.revived.extend(revived);
     }
@@ -362,8 +363,8 @@ impl Outside {
 
     /// The workloads that a grant started and that run, or still have pods.
     fn in_need(&self) -> BTreeSet<Uid> {
-        let running = self.workloads.objects();
-        let running = running.filter(|object| object.runs() && object.granted.is_some());
+        let objects = self.workloads.objects();
+        let running = objects.filter(|object| object.runs() && object.granted.is_some());
         let pods = self.workloads.pods().iter().map(|pod| pod.workload.clone());
         let running = running.map(|object| object.uid.clone());
         running.chain(pods).collect()
@@ -437,16 +438,16 @@ impl Outside {
                     .difference(&earlier)
                     .count()
             };
-            let grants = written.firsts.iter().zip(&written.most);
-            let grants = grants.map(|(workload, most)| (granted(workload), workload, most[place]));
-            let grants: Vec<_> = grants.filter(|(slots, ..)| *slots > 0).collect();
+            let pairs = written.firsts.iter().zip(&written.most);
+            let all = pairs.map(|(workload, most)| (granted(workload), workload, most[place]));
+            let grants: Vec<_> = all.filter(|(slots, ..)| *slots > 0).collect();
             let held = after[place]
                 .body
                 .as_ref()
                 .map_or(0, |body| body.holders.len());
             for (_, workload, most) in &grants {
-                let later = grants.iter().filter(|(.., other)| other > most);
-                let later: usize = later.map(|(slots, ..)| slots).sum();
+                let higher = grants.iter().filter(|(.., other)| other > most);
+                let later: usize = higher.map(|(slots, ..)| slots).sum();
                 assert!(
                     most.is_some_and(|most| held - later <= most),
                     "{held} hold slots of {place} after a grant to one that may have the first {most:?}: {workload:?}"
@@ -532,8 +533,8 @@ impl Outside {
             if let Some((_, of)) = holder {
                 assert_eq!(of, Some(uid), "it is another's slot");
             } else {
-                let taken = self.memory.taken.get(slot.session());
-                let taken = taken.is_some_and(|taken| *taken >= read);
+                let last = self.memory.taken.get(slot.session());
+                let taken = last.is_some_and(|taken| *taken >= read);
                 assert!(taken, "{uid} was started without a slot: {start:?}");
                 excused = true;
             }

@@ -45,8 +45,8 @@ fn check_holders(outside: &Outside) {
 pub(super) fn waiting(outside: &Outside) -> Vec<Arc<Workload>> {
     let objects = outside.workloads.objects();
     let startable = objects.filter(|object| object.forbidden.is_none());
-    let waiting = startable.filter_map(|object| outside.workloads.read(&object.uid, outside.now()));
-    let waiting = waiting.filter(Workload::is_queued).map(Arc::new);
+    let read = startable.filter_map(|object| outside.workloads.read(&object.uid, outside.now()));
+    let waiting = read.filter(Workload::is_queued).map(Arc::new);
     let can_ever_start = |workload: &Arc<Workload>| {
         let mut asks = outside.asks(workload).into_iter().zip(&outside.places);
         asks.all(|(asks, place)| asks <= place.ever(workload.priority))

@@ -170,8 +170,8 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
     vec(Union::new_weighted(kinds.into()), 0..200)
 }
 
-/// The same while Consul is restored from a snapshot. Nobody changes limits: after a restore an earlier one is another
-/// program's, and somebody has to decide.
+/// Anything happens while Consul is restored from a snapshot. Nobody changes limits: after a restore an earlier limit
+/// is another program's, and somebody has to decide.
 pub(super) fn restored() -> impl Strategy<Value = Script> {
     let events = vec(
         Union::new_weighted(vec![
@@ -194,7 +194,7 @@ fn restores() -> BoxedStrategy<Event> {
     prop_oneof![2 => Just(Event::Snapshot), 1 => Just(Event::Restore)].boxed()
 }
 
-/// The same with a rate as the first semaphore, which nobody changes and nobody else uses.
+/// Anything happens with a rate as the first semaphore, which nobody changes and nobody else uses.
 pub(super) fn rate() -> impl Strategy<Value = Script> {
     (1..50_u64, setup(), events()).prop_map(|(period, mut setup, mut events)| {
         setup.period = Some(period);
@@ -211,23 +211,23 @@ pub(super) fn rate() -> impl Strategy<Value = Script> {
     })
 }
 
-/// The same after slots came to be kept for two workloads, in different semaphores.
+/// Anything happens after slots came to be kept for two workloads, in different semaphores.
 pub(super) fn two_keep() -> impl Strategy<Value = Script> {
     (setup(), events()).prop_map(|(mut setup, events)| {
         setup.limits = vec![2, 2, 1];
         // A small one is in each, and two large ones come.
-        let small = [[1, 0, 0], [0, 1, 0], [0, 0, 1]];
-        let small = small.map(|asks| Event::Create(asks, 0, Kind::Waits));
-        let large = [[2, 0, 0], [0, 2, 1]];
-        let large = large.map(|asks| Event::Create(asks, 0, Kind::Waits));
+        let small_asks = [[1, 0, 0], [0, 1, 0], [0, 0, 1]];
+        let small = small_asks.map(|asks| Event::Create(asks, 0, Kind::Waits));
+        let large_asks = [[2, 0, 0], [0, 2, 1]];
+        let large = large_asks.map(|asks| Event::Create(asks, 0, Kind::Waits));
         let later = [
             Event::Pass(0),
             Event::Wait(70),
             Event::Pass(0),
             Event::Pass(0),
         ];
-        let begin = small.into_iter().chain([Event::Pass(0), Event::Control]);
-        let begin = begin.chain(large).chain(later);
+        let first = small.into_iter().chain([Event::Pass(0), Event::Control]);
+        let begin = first.chain(large).chain(later);
         Script {
             setup,
             events: begin.chain(events).collect(),
@@ -239,23 +239,23 @@ pub(super) fn two_keep() -> impl Strategy<Value = Script> {
 #[derive(Clone, Debug)]
 pub(super) struct Crowd {
     pub(super) limits: Vec<u32>,
-    /// What comes before all of them.
+    /// The workload that comes before all others.
     pub(super) head: Option<HopelessHead>,
-    /// Those that are there first, in this order.
+    /// The large requests that are there first, in this order.
     pub(super) large: Vec<[u32; 3]>,
     /// Which semaphore each of the others asks for.
     pub(super) small: Vec<usize>,
 }
 
-/// One that is the first in its queues for as long as the world lasts, because it can't be granted what it asks for. It
-/// keeps no slots, and is in nobody's way.
+/// A workload that is the first in its queues for as long as the world lasts, because it can't be granted what it asks
+/// for. It keeps no slots, and is in nobody's way.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum HopelessHead {
-    /// It asks for more than the open window allows.
+    /// The workload asks for more than the open window allows.
     TooLarge,
-    /// It asks also for a slot of a semaphore that is paused.
+    /// The workload asks also for a slot of a semaphore that is paused.
     Paused,
-    /// It asks also for a slot that cools down.
+    /// The workload asks also for a slot that cools down.
     Cooling,
 }
 
@@ -292,7 +292,7 @@ pub(super) fn crowd() -> impl Strategy<Value = Crowd> {
 }
 
 impl HopelessHead {
-    /// It comes to a world whose first two semaphores have these limits.
+    /// Lets the workload come to a world whose first two semaphores have these limits.
     fn comes(self, world: &mut World, limits: &[u32]) {
         match self {
             Self::TooLarge => {

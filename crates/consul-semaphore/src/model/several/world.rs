@@ -80,7 +80,7 @@ pub(super) enum Event {
     NoWindow(usize),
     /// In a window with this limit, before one without.
     SmallWindow(usize, u32),
-    /// So many slots are for workloads of this priority and above.
+    /// Reserves so many slots for workloads of this priority and above.
     Reserve(usize, Option<(u32, i32)>),
     SetCooldown(usize, u64),
 
@@ -196,13 +196,13 @@ impl World {
             .iter()
             .zip(&self.limits)
             .map(|(asks, limit)| *asks.min(limit));
-        let requests = NAMES.iter().zip(asks).filter_map(|(name, slots)| {
+        let wanted = NAMES.iter().zip(asks).filter_map(|(name, slots)| {
             Some(SlotRequest {
                 slots: NonZeroU32::new(slots)?,
                 ..SlotRequest::one(*name, None)
             })
         });
-        let requests: Vec<SlotRequest> = requests.collect();
+        let requests: Vec<SlotRequest> = wanted.collect();
         if requests.is_empty() {
             return;
         }
@@ -463,8 +463,8 @@ fn by_users(outside: &mut Outside, event: &Event) {
         Event::Control => workloads.control(),
         Event::CleanUp => workloads.clean_up(),
         Event::EndPod(choice) => {
-            let pods = workloads.pods().iter().map(|pod| pod.workload.clone());
-            let pods: Vec<Uid> = pods.collect();
+            let all = workloads.pods().iter().map(|pod| pod.workload.clone());
+            let pods: Vec<Uid> = all.collect();
             if let Some(uid) = pick(&pods, *choice) {
                 workloads.end_pod(uid);
             }
@@ -510,8 +510,8 @@ fn suspend(object: &mut Object) {
 /// The sessions of ours that have a contender, each with its semaphore. A rate's are left alone: when its operator ends
 /// at the same time, nobody knows the start any more.
 fn ours(outside: &Outside) -> Vec<(usize, SessionId)> {
-    let sights = outside.sights().into_iter().enumerate();
-    let sights = sights.filter(|(place, _)| !outside.places[*place].settings.is_rate());
+    let all = outside.sights().into_iter().enumerate();
+    let sights = all.filter(|(place, _)| !outside.places[*place].settings.is_rate());
     let ours = sights.flat_map(|(place, sight)| {
         let contenders = sight.contenders.into_iter();
         let ours = contenders.filter(|(_, uid)| uid.is_some());

@@ -18,7 +18,7 @@ fn asked(semaphore: &ConsulSemaphore, more: &Value, events: &[RecordedEvent]) ->
 }
 
 fn of(workload: Option<&TrackedWorkload>, named: Named<'_>) -> (Value, String) {
-    said(&Asked {
+    said(&WhyFacts {
         namespace: "batch",
         name: &job(),
         workload,
@@ -37,8 +37,8 @@ fn job() -> WorkloadName {
     WorkloadName::parse("a").unwrap()
 }
 
-fn said(asked: &Asked<'_>) -> (Value, String) {
-    let answer = answer(asked);
+fn said(facts: &WhyFacts<'_>) -> (Value, String) {
+    let answer = answer(facts);
     (
         to_value(&answer).unwrap(),
         text(&answer, now()).render(false),
@@ -98,7 +98,7 @@ fn one_of_another_kind_is_not_mixed_up_with_a_job_of_its_name() {
     );
     let workloads = [workload("a", &json!({})), this.clone()];
     let queue = queue_of(&db, &workloads, &[], 99);
-    let mut of_it = Asked {
+    let mut of_it = WhyFacts {
         namespace: "batch",
         name: &name,
         workload: Some(&this),
@@ -379,7 +379,7 @@ fn one_in_a_queue_of_kueue_waits_as_its_workload_does() {
     let db = queued(&[], &json!({ "waiting": 1, "queue": [entry] }));
     let queue = queue_of(&db, &[], &[], 99);
     let answer = |name: &str, phase| {
-        said(&Asked {
+        said(&WhyFacts {
             namespace: "batch",
             name: &job(),
             workload: Some(&this),
@@ -424,7 +424,7 @@ fn one_that_does_not_ask_is_told_how() {
         &text,
         &["batch/a does not ask for a slot", "kubectl annotate job a"],
     );
-    let mut misspelt = Asked {
+    let mut misspelt = WhyFacts {
         namespace: "batch",
         name: &job(),
         workload: None,
@@ -466,7 +466,7 @@ fn one_that_waits_no_more_is_said_to() {
         (Phase::Deleting, "Deleting", "batch/a is being deleted"),
         (Phase::Running, "Running", "batch/a runs without a slot"),
     ] {
-        let (answer, text) = said(&Asked {
+        let (answer, text) = said(&WhyFacts {
             namespace: "batch",
             name: &job(),
             workload: Some(&workload("a", &json!({}))),

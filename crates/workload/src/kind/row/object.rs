@@ -24,25 +24,25 @@ use crate::{
         JsonPatch, Request, give_back_and_clear, holder_label, metadata, record, record_wait,
         rename, sequencers, unheld,
     },
-    shape::{Failing, Listing, Shape, Template},
+    shape::{Failing, RowFacts, Shape, Template},
 };
 
 /// An object with the row of its kind.
-pub(in crate::kind) struct Listed<'a> {
+pub(in crate::kind) struct RowObject<'a> {
     kind: &'a Kind,
     row: &'a Arc<Row>,
     object: &'a Object,
     conditions: Conditions,
 }
 
-impl<'a> Listed<'a> {
+impl<'a> RowObject<'a> {
     pub(in crate::kind) fn of(kind: &'a Kind, row: &'a Arc<Row>, object: &'a Object) -> Self {
+        // Another kind may use the name `conditions` for something else. The object then counts as one without
+        // conditions.
         let conditions = object
             .status()
-            .and_then(|status| field(status, "conditions"));
-        // Another kind may use this name for something else. The object then counts as one without conditions.
-        let conditions =
-            conditions.and_then(|conditions| serde_json::from_str(conditions.get()).ok());
+            .and_then(|status| field(status, "conditions"))
+            .and_then(|conditions| serde_json::from_str(conditions.get()).ok());
         Self {
             kind,
             row,
@@ -98,7 +98,7 @@ impl<'a> Listed<'a> {
     }
 }
 
-impl Read for Listed<'_> {
+impl Read for RowObject<'_> {
     fn kind(&self) -> Kind {
         self.kind.clone()
     }
@@ -165,8 +165,8 @@ impl Read for Listed<'_> {
     /// Returns the longest grace period of all its pods.
     fn grace(&self) -> Duration {
         let paths = self.row.pods.grace.iter();
-        let graces = paths.flat_map(|path| path.find(self.object));
-        let graces = graces.map(|seconds| {
+        let found = paths.flat_map(|path| path.find(self.object));
+        let graces = found.map(|seconds| {
             let seconds = seconds.and_then(|seconds| serde_json::from_str(seconds.get()).ok());
             read::grace(seconds)
         });
@@ -180,9 +180,9 @@ impl Read for Listed<'_> {
     }
 
     fn unfit(&self) -> Option<String> {
-        let ObjectMeta { name, uid, .. } = &self.object.metadata;
-        let (name, uid) = (name.as_deref(), uid.as_deref());
-        let (name, uid) = (name.unwrap_or_default(), uid.unwrap_or_default());
+        let metadata = &self.object.metadata;
+        let name = metadata.name.as_deref().unwrap_or_default();
+        let uid = metadata.uid.as_deref().unwrap_or_default();
         let Pods { labels, jobs, .. } = &self.row.pods;
         let mut selectors = labels.iter().chain(jobs);
         if selectors.any(|selector| selector.of(name, uid).is_none()) {
@@ -201,10 +201,10 @@ impl Read for Listed<'_> {
                 |value| requirement.one_of.iter().any(|one| one.is(value)),
             )
         });
-        let unmet: Vec<String> = unmet.map(super::Requirement::title).collect();
-        (!unmet.is_empty()).then(|| {
+        let demands: Vec<String> = unmet.map(super::Requirement::title).collect();
+        (!demands.is_empty()).then(|| {
             let kind = self.row.kind();
-            format!("a {kind} can't be held like this: {}", unmet.join("; "))
+            format!("a {kind} can't be held like this: {}", demands.join("; "))
         })
     }
 
@@ -217,20 +217,20 @@ impl Read for Listed<'_> {
     }
 
     fn shape(&self) -> Shape {
-        let condition = self.row.life.failed.as_ref();
-        let condition = condition.and_then(|failed| failed.condition.as_ref());
-        let condition = condition.map(|condition| self.conditions.place(&condition.type_));
         let life = &self.row.life;
+        let failed = life.failed.as_ref();
+        let condition = failed.and_then(|failed| failed.condition.as_ref());
+        let place = condition.and_then(|condition| self.conditions.place(&condition.type_));
         let ended = self.is_any(&life.finished);
         let suspended = !ended && self.is_held() && self.is_any(&life.suspended);
         let mark = read::marked(&self.object.metadata);
         let reason = mark.filter(|_| suspended);
-        Shape::Listed(Box::new(Listing {
+        Shape::Listed(Box::new(RowFacts {
             row: self.row.clone(),
             templates: self.templates().collect(),
             failing: reason.map(|reason| Failing {
                 reason: reason.to_owned(),
-                condition: condition.flatten(),
+                condition: place,
                 conditions: self.conditions.are_there(),
             }),
             again: mark.is_some() && ended && life.runs_again,
@@ -262,8 +262,8 @@ pub(in crate::kind) fn stop(row: &Row, stop: &Stop) -> Request {
 /// Holds the object. Its controller ends its pods.
 fn held(row: &Row, workload: &Target, annotations: &Json) -> Request {
     let Hold { path, held, .. } = &row.life.hold;
-    let steps = path.pointer(0);
-    let steps = steps.split('/').filter(|step| !step.is_empty());
+    let pointer = path.pointer(0);
+    let steps = pointer.split('/').filter(|step| !step.is_empty());
     let mut patch = held.json();
     for step in steps.rev() {
         patch = json!({ step: patch });
@@ -295,9 +295,9 @@ pub(in crate::kind) fn hold(workload: &Target) -> Request {
 }
 
 /// Returns the facts about an object; `None` if the object was read by another row.
-fn listing<'s>(row: &Arc<Row>, shape: &'s Shape) -> Option<&'s Listing> {
+fn facts<'s>(row: &Arc<Row>, shape: &'s Shape) -> Option<&'s RowFacts> {
     match shape {
-        Shape::Listed(listing) => (listing.row == *row).then_some(&**listing),
+        Shape::Listed(facts) => (facts.row == *row).then_some(&**facts),
         _ => None,
     }
 }
@@ -305,10 +305,10 @@ fn listing<'s>(row: &Arc<Row>, shape: &'s Shape) -> Option<&'s Listing> {
 /// Starts the object. One patch ends the hold, and writes the sequencers of its slots into its own annotations and into
 /// the metadata of its pods.
 fn start(row: &Arc<Row>, start: &Start, shape: &Shape) -> Option<Request> {
-    let listing = listing(row, shape)?;
+    let facts = facts(row, shape)?;
     let mut patch = JsonPatch::of(&start.workload);
     patch.add_all("/metadata/annotations", record(start), true);
-    for (path, templates) in row.pods.metadata.iter().zip(&listing.templates) {
+    for (path, templates) in row.pods.metadata.iter().zip(&facts.templates) {
         for (place, template) in templates.iter().enumerate() {
             patch.add_metadata(
                 &path.pointer(place),
@@ -333,8 +333,8 @@ pub(in crate::kind) fn failure(
     shape: &Shape,
     now: jiff::Timestamp,
 ) -> Option<Request> {
-    let listing = listing(row, shape)?;
-    let (failing, failed) = (listing.failing.as_ref()?, row.life.failed.as_ref()?);
+    let facts = facts(row, shape)?;
+    let (failing, failed) = (facts.failing.as_ref()?, row.life.failed.as_ref()?);
     let (now, message) = (
         format!("{now:.0}"),
         "ended by consul-semaphore-operator: see the events",

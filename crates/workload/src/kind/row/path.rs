@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 use crate::object::Object;
 
 /// The greatest length of a path, in bytes.
-const MOST_BYTES: usize = 253;
+const MOST_PATH_BYTES: usize = 253;
 
 /// The number of items of a list that are read. An object with as many pod templates can't be started.
 pub(super) const MOST_ITEMS: usize = 501;
@@ -38,7 +38,7 @@ impl TryFrom<String> for Path {
         Self::read(&text).ok_or_else(|| {
             format!(
                 "{:?} is no path: write fields of spec or status with dots, as in spec.suspend, and at most one [*] for each \
-                 item of a list, at most {MOST_BYTES} bytes",
+                 item of a list, at most {MOST_PATH_BYTES} bytes",
                 super::shown(&text)
             )
         })
@@ -70,7 +70,7 @@ impl Path {
         let lists = steps.iter().filter(|step| **step == Step::Each).count();
         let path = Self(steps);
         let inside = path.0.len() > 1 && (path.is_in("spec") || path.is_in("status"));
-        (text.len() <= MOST_BYTES && lists <= 1 && inside).then_some(path)
+        (text.len() <= MOST_PATH_BYTES && lists <= 1 && inside).then_some(path)
     }
 
     /// Returns the steps of the path.

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::{Value as Json, value::RawValue};
 
 /// The greatest length of a text, in bytes.
-const MOST_BYTES: usize = 253;
+const MOST_TEXT_BYTES: usize = 253;
 
 /// A value of a field.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
@@ -85,11 +85,12 @@ impl TryFrom<String> for Text {
 
     fn try_from(text: String) -> Result<Self, String> {
         let usual = |c: char| c.is_ascii_graphic() && !"'\"\\@`".contains(c) || c == ' ';
-        if text.len() <= MOST_BYTES && text.chars().all(usual) {
+        if text.len() <= MOST_TEXT_BYTES && text.chars().all(usual) {
             return Ok(Self(text));
         }
         Err(format!(
-            "{:?} can't be written: use printable ASCII without quotes, backslashes and @, at most {MOST_BYTES} bytes",
+            "{:?} can't be written: use printable ASCII without quotes, backslashes and @, at most {MOST_TEXT_BYTES} \
+             bytes",
             super::shown(&text)
         ))
     }
@@ -118,15 +119,14 @@ impl TryFrom<Json> for Value {
         let Json::Object(fields) = json else {
             return json.try_into().map(Self::Scalar);
         };
-        let fields = fields.into_iter();
-        let fields = fields.map(|(name, value)| {
+        let read = fields.into_iter().map(|(name, value)| {
             if !is_field(&name) {
                 let name = super::shown(&name);
                 return Err(format!("{name:?} is no field: use letters, digits and _"));
             }
             Ok((name.try_into()?, value.try_into()?))
         });
-        fields.collect::<Result<_, String>>().map(Self::Object)
+        read.collect::<Result<_, String>>().map(Self::Object)
     }
 }
 

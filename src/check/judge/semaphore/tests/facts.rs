@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::super::*;
 use crate::{
-    check::consul::{Keys, Tried},
+    check::consul::{ScratchKeys, Tried},
     controller::settings_of,
 };
 use consul_client::{Entry, Error, Session, clock::Moment};
@@ -24,10 +24,10 @@ pub(super) struct Facts {
     pub(super) shortest: u64,
     pub(super) in_scope: bool,
     pub(super) barred: Option<String>,
-    pub(super) token: Option<Token>,
+    pub(super) token: Option<CheckedToken>,
 }
 
-pub(super) fn name() -> Name {
+pub(super) fn name() -> NamespacedName {
     "batch/db".parse().unwrap()
 }
 
@@ -142,13 +142,13 @@ impl Facts {
             sent,
             reset: false,
         };
-        let prefix = Prefix {
+        let prefix = PrefixFacts {
             listing: self.unreadable.clone().map_or(Ok(listing), Err),
             sessions: self.sessions.clone(),
             tried: Tried {
                 node: Some("k8s-1".to_owned()),
                 known: Some(true),
-                keys: Keys {
+                keys: ScratchKeys {
                     folder: "semaphores/batch/db/".to_owned(),
                     rule: "semaphores/batch/db/".to_owned(),
                 },
@@ -160,7 +160,7 @@ impl Facts {
             time: jiff::Timestamp::UNIX_EPOCH,
         };
         let asked = self.barred.is_none() && self.token.is_none();
-        let seen = Seen {
+        let seen = SemaphoreFacts {
             settings: settings_of(
                 &cluster,
                 Order {

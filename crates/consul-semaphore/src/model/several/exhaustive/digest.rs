@@ -18,9 +18,9 @@ const SMALL: u64 = 100;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Kind {
     Session,
-    /// Of calls.
+    /// Numbers of calls.
     Call,
-    /// Of what the watch of a semaphore returned.
+    /// Numbers of the listings that the watch of a semaphore returned.
     Listing,
     Large,
 }
@@ -53,8 +53,8 @@ pub(super) fn differences(one: &State, other: &State) -> Vec<String> {
         let parts = all.split_inclusive([',', '{']).map(ToOwned::to_owned);
         parts.collect::<Vec<String>>()
     });
-    let different = one.iter().zip(&other).filter(|(one, other)| one != other);
-    let different = different.map(|(one, other)| format!("{one} / {other}"));
+    let pairs = one.iter().zip(&other).filter(|(one, other)| one != other);
+    let different = pairs.map(|(one, other)| format!("{one} / {other}"));
     different.take(20).collect()
 }
 
@@ -98,7 +98,7 @@ fn text(state: &State) -> String {
     decoded(&text)
 }
 
-/// The same with lists of bytes as the text that they are.
+/// The description with lists of bytes as the text that they are.
 fn decoded(text: &str) -> String {
     let mut decoded = String::with_capacity(text.len());
     let mut rest = text;

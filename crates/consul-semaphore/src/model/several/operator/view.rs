@@ -76,7 +76,7 @@ impl<'a> OfQueue<'a> {
         &outside.places[place.expect("a semaphore")].settings
     }
 
-    /// Those that ask for something here, as this flawed or correct process sees them.
+    /// The workloads that ask for something here, as this flawed or correct process sees them.
     fn workloads(&self) -> impl Iterator<Item = Arc<Workload>> {
         let View {
             store,

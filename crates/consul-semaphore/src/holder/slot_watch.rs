@@ -10,22 +10,23 @@ use consul_client::{SessionId, clock::Moment};
 
 /// The knowledge of the slots that a program works in, which all clones share. A slot that is lost stays lost.
 #[derive(Clone, Debug)]
-pub(crate) struct Standing(watch::Sender<State>);
+pub(crate) struct SlotWatch(watch::Sender<SlotsInUse>);
 
+/// The slots that a program works in, and whether one of them is lost.
 #[derive(Debug)]
-struct State {
+struct SlotsInUse {
     /// Time that the work takes to end.
     grace: Duration,
     /// The slots that can be lost. The slots of a rate are not among them, because they only say that something may
     /// start.
-    slots: Vec<Held>,
+    slots: Vec<SlotInUse>,
     begun: bool,
     lost: Option<Lost>,
 }
 
 /// A slot that the work relies on.
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct SlotInUse {
     pub(super) prefix: Prefix,
     pub(super) session: SessionId,
     /// State of the session. A renewal counts as soon as it is answered.
@@ -34,7 +35,7 @@ pub(super) struct Held {
     pub(super) shown: Moment,
 }
 
-impl Held {
+impl SlotInUse {
     /// Returns the reason why the slot has stopped counting as held; `None` if the slot still counts as held.
     fn lost(&self, now: Moment, grace: Duration) -> Option<Suspended> {
         match self.life.get() {
@@ -48,7 +49,7 @@ impl Held {
     }
 }
 
-impl State {
+impl SlotsInUse {
     /// Judges the slots unless one is lost already; returns whether one is lost now.
     fn judge(&mut self, now: Moment) -> bool {
         if self.lost.is_some() {
@@ -64,10 +65,10 @@ impl State {
     }
 }
 
-impl Standing {
-    /// Returns the standing of work that takes so long to end, with no slots yet.
+impl SlotWatch {
+    /// Returns the watch for work that takes so long to end, with no slots yet.
     pub(super) fn new(grace: Duration) -> Self {
-        Self(watch::Sender::new(State {
+        Self(watch::Sender::new(SlotsInUse {
             grace,
             slots: Vec::new(),
             begun: false,
@@ -76,7 +77,7 @@ impl Standing {
     }
 
     /// Records that the work begins in these slots, or is about to begin.
-    pub(super) fn begin(&self, slots: Vec<Held>) {
+    pub(super) fn begin(&self, slots: Vec<SlotInUse>) {
         self.0.send_modify(|state| {
             state.slots = slots;
             state.begun = true;
@@ -150,20 +151,20 @@ mod tests {
     const TTL: Duration = Duration::from_mins(1);
 
     /// A slot of `shared/db` that was renewed and shown so long ago, and whose work takes 10 s to end.
-    fn standing(renewed: Duration, shown: Duration) -> (Standing, KnownLife) {
+    fn slot_watch(renewed: Duration, shown: Duration) -> (SlotWatch, KnownLife) {
         let now = Moment::now();
         let life = KnownLife::new(SessionState::Renewed {
             sent: now.before(renewed),
             ttl: TTL,
         });
-        let standing = Standing::new(Duration::from_secs(10));
-        standing.begin(vec![Held {
+        let slot_watch = SlotWatch::new(Duration::from_secs(10));
+        slot_watch.begin(vec![SlotInUse {
             prefix: "shared/db".parse().unwrap(),
             session: "s".into(),
             life: life.clone(),
             shown: now.before(shown),
         }]);
-        (standing, life)
+        (slot_watch, life)
     }
 
     #[test]
@@ -176,16 +177,16 @@ mod tests {
             (second * 49, second * 49, None),
             (second * 50, second * 50, Some(Suspended::Unproved)),
         ] {
-            let (standing, _life) = standing(renewed, shown);
-            let known = standing.lost().map(|lost| lost.why);
+            let (slot_watch, _life) = slot_watch(renewed, shown);
+            let known = slot_watch.lost().map(|lost| lost.why);
             assert_eq!(known, lost, "renewed {renewed:?} ago, shown {shown:?} ago");
         }
     }
 
     #[test]
     fn who_waits_is_told_by_whoever_asks() {
-        let (standing, life) = standing(Duration::ZERO, Duration::ZERO);
-        let mut waits = pin!(standing.until_lost());
+        let (slot_watch, life) = slot_watch(Duration::ZERO, Duration::ZERO);
+        let mut waits = pin!(slot_watch.until_lost());
         let mut context = Context::from_waker(Waker::noop());
         assert!(waits.as_mut().poll(&mut context).is_pending());
         life.set(SessionState::Gone);
@@ -197,28 +198,28 @@ mod tests {
 
     #[test]
     fn what_is_lost_stays_lost() {
-        let (standing, life) = standing(TTL, Duration::ZERO);
-        let lost = standing.lost();
+        let (slot_watch, life) = slot_watch(TTL, Duration::ZERO);
+        let lost = slot_watch.lost();
         assert!(lost.is_some());
         life.set(SessionState::Renewed {
             sent: Moment::now(),
             ttl: TTL,
         });
-        assert_eq!(standing.lost(), lost);
+        assert_eq!(slot_watch.lost(), lost);
         let another = Lost {
             prefix: "other".parse().unwrap(),
             why: Suspended::SlotLost,
         };
-        assert_eq!(Some(standing.lose(another)), lost);
+        assert_eq!(Some(slot_watch.lose(another)), lost);
     }
 
     #[test]
     fn a_renewal_counts_before_any_task_has_seen_it() {
-        let (standing, life) = standing(TTL, Duration::ZERO);
+        let (slot_watch, life) = slot_watch(TTL, Duration::ZERO);
         life.set(SessionState::Renewed {
             sent: Moment::now(),
             ttl: TTL,
         });
-        assert_eq!(standing.lost(), None);
+        assert_eq!(slot_watch.lost(), None);
     }
 }
