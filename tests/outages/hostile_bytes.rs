@@ -10,6 +10,7 @@ use futures::{FutureExt as _, StreamExt as _, stream};
 use procfs::process::Process;
 use serde_json::json;
 use testbed::{Bed, Namespace, Operator, PATIENCE, Semaphore, eventually_within, same};
+use tokio::{io::AsyncWriteExt as _, net::TcpStream};
 
 /// How much memory of its own the operator may take at any time, in KiB: half of the chart's limit, less what the code
 /// of a released program takes.
@@ -234,11 +235,68 @@ fn holders_for_many_semaphores<'a>(bed: &'a Bed, team: &'a Namespace) -> Flooded
     })
 }
 
+/// Jobs that never have a pod, so they hold their slots for ever, of 25 semaphores with one prefix.
+fn jobs_without_pods<'a>(_bed: &'a Bed, team: &'a Namespace) -> Flooded<'a> {
+    Box::pin(async move {
+        const JOBS: usize = 5_000;
+        const SEMAPHORES: usize = 25;
+        let prefix = prefix(team, "podless");
+        let mut semaphores = Vec::new();
+        for number in 0..SEMAPHORES {
+            // A busy machine renews thousands of sessions late: that is not what this is about.
+            let semaphore = team.semaphore(&format!("podless-{number}")).ttl("24h");
+            let semaphore = semaphore.prefix(&prefix).limit(5_000);
+            semaphores.push(semaphore.create().await);
+        }
+        let jobs = (0..JOBS).map(|number| {
+            let job = team.job(&format!("podless-{number}"));
+            let job = job.with(json!({ "spec": { "parallelism": 0 } }));
+            let semaphore = semaphores[number % SEMAPHORES].name();
+            job.semaphore(semaphore).create().map(drop)
+        });
+        stream::iter(jobs).for_each_concurrent(16, |job| job).await;
+        semaphores
+    })
+}
+
+/// Waits until the operator has granted their slots to all Jobs without pods, or keeps no more of them. The peak is
+/// while it grants them.
+async fn podless_jobs_are_granted(semaphores: &[Semaphore]) {
+    let what = "all slots are held, or no more of them can be kept";
+    eventually_within(12 * PATIENCE, what, || async {
+        for semaphore in semaphores {
+            let ready = semaphore.condition("Ready").await;
+            if ready["reason"] == "PrefixTooLarge" {
+                return Ok(());
+            }
+        }
+        let held = &semaphores[0].status().await["held"];
+        same(held.as_u64(), Some(5_000)).map(drop)
+    })
+    .await;
+}
+
 /// How many of these tests run at once: each floods servers of its own, and with them the machine.
 static TURNS: tokio::sync::Semaphore = tokio::sync::Semaphore::const_new(2);
 
-/// A team has its Jobs started beside these floods, and the operator stays small. The flooded semaphores come to this
-/// reason, if it is the same for all of them.
+/// Connections of readers of the metrics that ask for them and never read the answer.
+async fn slow_readers(operator: &Operator) -> Vec<TcpStream> {
+    const READERS: usize = 300;
+    let address = operator.address().await.expect("it runs");
+    let mut readers = Vec::new();
+    for _ in 0..READERS {
+        let mut reader = TcpStream::connect(&address).await.expect("connected");
+        let request = b"GET /metrics HTTP/1.1\r\nHost: metrics\r\n\r\n";
+        // The operator may refuse more connections than it has room for.
+        if reader.write_all(request).await.is_ok() {
+            readers.push(reader);
+        }
+    }
+    readers
+}
+
+/// A team has its Jobs started beside these floods and beside slow readers of the metrics, and the operator stays
+/// small. The flooded semaphores come to this reason, if it is the same for all of them.
 async fn is_small_beside(floods: &[Flood], reason: Option<&str>) {
     let _turn = TURNS.acquire().await;
     let bed = Bed::start().await;
@@ -254,6 +312,7 @@ async fn is_small_beside(floods: &[Flood], reason: Option<&str>) {
     }
     let job = team.job("job").semaphore("ok").create().await;
     bed.operator().start().await;
+    let _readers = slow_readers(bed.operator()).await;
     job.is_complete().await;
     for semaphore in &flooded {
         let what = "it is known what to do with the semaphore";
@@ -286,94 +345,81 @@ async fn is_small_beside(floods: &[Flood], reason: Option<&str>) {
 }
 
 #[tokio::test]
+#[ignore = "`make floods`: it finds the flood, when all of them at once take too much"]
 async fn large_jobs_and_values_of_others_take_no_memory() {
     is_small_beside(&[large_jobs, values_of_others], Some("LockTooLarge")).await;
 }
 
 #[tokio::test]
+#[ignore = "`make floods`: it finds the flood, when all of them at once take too much"]
 async fn empty_keys_by_the_ten_thousand_take_little_memory() {
     is_small_beside(&[empty_keys], Some("LockTooLarge")).await;
 }
 
 #[tokio::test]
+#[ignore = "`make floods`: it finds the flood, when all of them at once take too much"]
 async fn locked_values_that_are_no_contenders_take_little_memory() {
     is_small_beside(&[locked_values], Some("Reconciled")).await;
 }
 
 #[tokio::test]
+#[ignore = "`make floods`: it finds the flood, when all of them at once take too much"]
 async fn tokens_that_are_none_take_little_memory() {
     is_small_beside(&[large_tokens], Some("TokenNotFound")).await;
 }
 
 #[tokio::test]
+#[ignore = "`make floods`: it finds the flood, when all of them at once take too much"]
 async fn lock_keys_with_too_many_holders_take_little_memory() {
     is_small_beside(&[many_holders], Some("LockTooLarge")).await;
 }
 
 #[tokio::test]
+#[ignore = "`make floods`: it finds the flood, when all of them at once take too much"]
 async fn thousands_of_keys_of_a_semaphore_with_windows_take_little_memory() {
     is_small_beside(&[keys_with_windows], Some("LockTooLarge")).await;
 }
 
 #[tokio::test]
+#[ignore = "`make floods`: it finds the flood, when all of them at once take too much"]
 async fn many_semaphores_of_one_large_prefix_take_little_memory() {
     is_small_beside(&[holders_for_many_semaphores], None).await;
 }
 
+/// All floods but that of Jobs, which has a test of its own.
+const IN_CONSUL: [Flood; 8] = [
+    large_jobs,
+    values_of_others,
+    empty_keys,
+    locked_values,
+    large_tokens,
+    many_holders,
+    keys_with_windows,
+    holders_for_many_semaphores,
+];
+
 #[tokio::test]
 async fn everything_at_once_takes_little_memory() {
-    let all: [Flood; 8] = [
-        large_jobs,
-        values_of_others,
-        empty_keys,
-        locked_values,
-        large_tokens,
-        many_holders,
-        keys_with_windows,
-        holders_for_many_semaphores,
-    ];
+    is_small_beside(&IN_CONSUL, None).await;
+}
+
+#[tokio::test]
+#[ignore = "`make floods`: it creates 5,000 Jobs beside all the others, for many minutes"]
+async fn everything_and_thousands_of_jobs_take_little_memory() {
+    let mut all = IN_CONSUL.to_vec();
+    all.push(jobs_without_pods);
     is_small_beside(&all, None).await;
 }
 
-/// They never have a pod, so they hold their slots for ever. The peak is while the operator grants them the slots, of
-/// 25 semaphores with one prefix.
 #[tokio::test]
 async fn thousands_of_jobs_that_hold_slots_without_pods_take_little_memory() {
-    const JOBS: usize = 5_000;
-    const SEMAPHORES: usize = 25;
     let _turn = TURNS.acquire().await;
     let bed = Bed::start().await;
     let hostile = bed.namespace("hostile").await;
     bed.operator().stop().await;
-    let prefix = prefix(&hostile, "podless");
-    let mut semaphores = Vec::new();
-    for number in 0..SEMAPHORES {
-        // A busy machine renews thousands of sessions late: that is not what this is about.
-        let semaphore = hostile.semaphore(&format!("podless-{number}")).ttl("24h");
-        let semaphore = semaphore.prefix(&prefix).limit(5_000);
-        semaphores.push(semaphore.create().await);
-    }
-    let jobs = (0..JOBS).map(|number| {
-        let job = hostile.job(&format!("podless-{number}"));
-        let job = job.with(json!({ "spec": { "parallelism": 0 } }));
-        let semaphore = semaphores[number % SEMAPHORES].name();
-        job.semaphore(semaphore).create().map(drop)
-    });
-    stream::iter(jobs).for_each_concurrent(16, |job| job).await;
-
+    let semaphores = jobs_without_pods(&bed, &hostile).await;
     bed.operator().start().await;
-    let what = "all slots are held, or no more of them can be kept";
-    eventually_within(12 * PATIENCE, what, || async {
-        for semaphore in &semaphores {
-            let ready = semaphore.condition("Ready").await;
-            if ready["reason"] == "PrefixTooLarge" {
-                return Ok(());
-            }
-        }
-        let held = &semaphores[0].status().await["held"];
-        same(held.as_u64(), Some(JOBS as u64)).map(drop)
-    })
-    .await;
+    podless_jobs_are_granted(&semaphores).await;
     let peak = peak(bed.operator()).await;
     assert!(peak <= MOST, "{peak} KiB");
 }
