@@ -36,7 +36,7 @@ use consul_client::{
 use consul_semaphore::{KindName, Uid, holding::Setback};
 use consul_semaphore_workload::{
     Kind, Object, Obstacle, Request, TrackedWorkload,
-    kueue::{self, Asked, AdmissionCheck, Owner, QUEUE},
+    kueue::{self, AdmissionCheck, Asked, Owner, QUEUE},
 };
 
 /// Number of Workloads or admission checks that are read or answered at once, in fair shares for each namespace.
@@ -639,7 +639,10 @@ mod tests {
         assert_eq!(activated(json!({}), true).await, Activated::Now);
         assert_eq!(activated(json!({}), false).await, Activated::Not);
         let fresh: Object = serde_json::from_value(check(&json!({}))).unwrap();
-        let active = AdmissionCheck::of(&fresh).unwrap().unwrap().active(clock::time());
+        let active = AdmissionCheck::of(&fresh)
+            .unwrap()
+            .unwrap()
+            .active(clock::time());
         let status = active.unwrap()["status"].clone();
         assert_eq!(activated(status, false).await, Activated::Already);
     }

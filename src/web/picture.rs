@@ -201,7 +201,8 @@ mod tests {
             let shown = serde_json::to_value(&*shown).unwrap();
             shown["is"]["held"].as_i64().unwrap()
         };
-        let named = |(name, shown): (SemaphoreName, Option<_>)| (name.name.to_string(), shown.map(held));
+        let named =
+            |(name, shown): (SemaphoreName, Option<_>)| (name.name.to_string(), shown.map(held));
         let seen = changes.semaphores.into_iter().map(named).collect();
         (seen, changes.number)
     }

@@ -301,7 +301,11 @@ impl Kind {
             Self::Job | Self::Pod | Self::KueueWorkload => Vec::new(),
             Self::JobSet => vec![
                 field("spec.suspend", job_set::LEAST_VERSION, true),
-                field("spec.replicatedJobs.dependsOn", job_set::LEAST_VERSION, false),
+                field(
+                    "spec.replicatedJobs.dependsOn",
+                    job_set::LEAST_VERSION,
+                    false,
+                ),
             ],
             Self::PipelineRun | Self::TaskRun => {
                 vec![field("spec.status", tekton::LEAST_VERSION, true)]

@@ -10,7 +10,7 @@ use consul_semaphore::{
 };
 use consul_semaphore_workload::{
     Kind, Object, Obstacle, Request, TrackedWorkload,
-    kueue::{self, Asked, Beside, AdmissionCheck, Earlier},
+    kueue::{self, AdmissionCheck, Asked, Beside, Earlier},
 };
 use serde_json::{Value, json};
 
@@ -677,5 +677,9 @@ fn each_admission_check_of_ours_is_active() {
     assert!(message.contains("ignores its parameters"), "{message}");
     let mut others = check(Value::Null, Value::Null);
     others["spec"]["controllerName"] = "example.com/other".into();
-    assert!(AdmissionCheck::of(&object(&others, asks())).expect("one").is_none());
+    assert!(
+        AdmissionCheck::of(&object(&others, asks()))
+            .expect("one")
+            .is_none()
+    );
 }
