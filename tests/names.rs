@@ -123,7 +123,8 @@ fn is_rebound(first: &str, second: &str) -> bool {
 
 /// Whether a doc comment begins with a reference to what stands above it.
 fn leans(comment: &str) -> bool {
-    let words: Vec<_> = comment.split_whitespace().take(2).collect();
+    let is_space = |character: char| !character.is_alphanumeric();
+    let words: Vec<_> = comment.split(is_space).take(2).collect();
     match words.as_slice() {
         ["The", second] => ["same", "other", "others"].contains(second),
         ["As", second] => ["it", "that", "those"].contains(second),
