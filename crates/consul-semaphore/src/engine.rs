@@ -16,8 +16,8 @@
 //! The design is that of quinn-proto and of other sans-IO protocols (<https://sans-io.readthedocs.io>): the same code
 //! runs in the operator and under the model checker, which drops, duplicates, delays and reorders the events.
 //!
-//! An [`Engine`] has all semaphores of a process ([`Semaphore`]), and each semaphore has a [`Queue`] for each of its
-//! lock keys. A program that waits for one slot uses an engine with a single semaphore of its own
+//! An [`Engine`] has all semaphores of a process ([`SemaphoreState`]), and each semaphore has a [`Queue`] for each of
+//! its lock keys. A program that waits for one slot uses an engine with a single semaphore of its own
 //! ([`Engine::add_standalone`]).
 
 mod active;

@@ -1,6 +1,9 @@
 //! The stored part of a workload.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use consul_client::clock::Moment;
 use consul_semaphore::{OnContention, Phase, SlotRequest, Workload};
@@ -249,11 +252,11 @@ impl TrackedWorkload {
     }
 }
 
-/// Returns the names of the semaphores. A name that follows itself is listed once.
+/// Returns the names of the semaphores, each once.
 fn names(slots: impl IntoIterator<Item = SlotRequest>) -> Vec<Arc<str>> {
-    let mut names: Vec<_> = slots.into_iter().map(|slots| slots.semaphore).collect();
-    names.dedup();
-    names
+    let mut listed = BTreeSet::new();
+    let names = slots.into_iter().map(|slots| slots.semaphore);
+    names.filter(|name| listed.insert(name.clone())).collect()
 }
 
 #[cfg(test)]

@@ -403,7 +403,7 @@ impl Row {
 }
 
 /// Returns the selectors of a row for a workload, without those that no label can match. A workload for which one of
-/// `labels` or `jobs` is left out does not wait, because [`RowObject`] finds it unfit.
+/// them is left out does not wait, because [`RowObject`] finds it unfit.
 fn selectors(all: &[Selector], workload: &Identity) -> impl Iterator<Item = String> {
     let (name, uid) = (&workload.workload, workload.uid.as_ref());
     all.iter()

@@ -523,6 +523,19 @@ fn one_that_its_controller_can_t_hold_is_told_so() {
     assert!(matches!(read.obstacle, Some(Obstacle::Unfit(_))));
 }
 
+/// The pods of such a workload would not be found by its Jobs, and its slot would be free while they run.
+#[test]
+fn one_whose_name_fits_no_label_of_its_jobs_is_told_so() {
+    let row = include_str!("../../src/kind/rows/mpijobs.yaml")
+        .replace("training.kubeflow.org/job-name={name}", "uid={uid}");
+    let kind = Kind::from(Row::parse(&row).expect("a row"));
+    let mut long = rows()[1].waiting();
+    assert_eq!(tracked(&kind, &long).obstacle, None);
+    long["metadata"]["name"] = "a".repeat(64).into();
+    let obstacle = tracked(&kind, &long).obstacle;
+    assert!(matches!(obstacle, Some(Obstacle::Unfit(_))), "{obstacle:?}");
+}
+
 #[test]
 fn one_of_another_manager_is_left_alone() {
     for row in rows() {

@@ -183,8 +183,13 @@ impl Read for RowObject<'_> {
         let metadata = &self.object.metadata;
         let name = metadata.name.as_deref().unwrap_or_default();
         let uid = metadata.uid.as_deref().unwrap_or_default();
-        let Pods { labels, jobs, .. } = &self.row.pods;
-        let mut selectors = labels.iter().chain(jobs);
+        let Pods {
+            labels,
+            jobs,
+            jobs_with_holder,
+            ..
+        } = &self.row.pods;
+        let mut selectors = labels.iter().chain(jobs).chain(jobs_with_holder);
         if selectors.any(|selector| selector.of(name, uid).is_none()) {
             return Some("its name is too long for the labels by which its pods are found".into());
         }
