@@ -7,7 +7,7 @@
 //! |---|---|
 //! | `watch` | the watch of the API server, which updates the picture |
 //! | `picture` | the current state of all semaphores, and what changed since a reader's last read |
-//! | `view` | one semaphore as JSON; `holder` reads who holds a slot, `trend` keeps its recent use |
+//! | `view` | one semaphore as JSON; `trend` keeps its recent use |
 //! | `guard` | who may see which namespaces: the API server is asked about it |
 //! | `places` | how many pages may be open |
 //! | `stream` | one open page: server-sent events |
@@ -15,7 +15,6 @@
 //! | `page/` | HTML, CSS and JavaScript |
 
 mod guard;
-mod holder;
 mod picture;
 mod places;
 mod routes;

@@ -15,7 +15,7 @@ const ALIVE: &str = "see that the operator runs, and what it logs: kubectl get p
 
 /// Returns the owner of a session, as far as its contender names one.
 fn holder(reading: &Reading, session: &SessionId) -> String {
-    Taker::new(session, reading.contender(session)).describe(None)
+    Taker::new(session, reading.contender(session)).describe()
 }
 
 /// Returns a list of names for people, at most one line long.

@@ -4,13 +4,15 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::ResourceExt as _;
 use serde::Serialize;
 
-use super::{holder::Holder, trend::Trend};
+use super::trend::Trend;
 use consul_client::text::one_line;
+use consul_semaphore::identity::{PROCESS, PROGRAM_KIND};
 use consul_semaphore_api::{
     ConsulSemaphore, ConsulSemaphoreStatus, HolderStatus, QueueStatus, SemaphoreMode,
     conditions::{self, ConditionStatus, ConditionType, Reason},
     waiting::{Line, Why},
 };
+use consul_semaphore_workload::KIND;
 
 /// Length to which text is cut that others may have written, in characters.
 const LONGEST_TEXT: usize = 1_000;
@@ -63,8 +65,17 @@ struct ConditionText<'a> {
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Holding<'a> {
-    #[serde(flatten)]
-    holder: Holder<'a>,
+    /// Kind of the holder: `job`, `workload`, `process`, `program`, or `unknown` if only the session is known.
+    kind: &'static str,
+    /// Kind of a workload that is not a Job.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    workload: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<String>,
+    /// Place of the holder: the cluster of a workload, the host of a process, the Consul node of another program's
+    /// session.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    place: Option<&'a str>,
     session: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     key: Option<&'a str>,
@@ -188,8 +199,18 @@ impl<'a> Holding<'a> {
             cools_until,
             never_expires,
         } = holder;
+        let (kind, workload) = match holder.kind.as_deref() {
+            None => ("unknown", None),
+            Some(KIND) => ("job", None),
+            Some(PROCESS) => ("process", None),
+            Some(PROGRAM_KIND) => ("program", None),
+            Some(kind) => ("workload", Some(kind)),
+        };
         Self {
-            holder: Holder::read(holder.as_deref()),
+            kind,
+            workload,
+            name: holder.path(),
+            place: holder.place(),
             session,
             key: key.as_deref(),
             since: since.as_ref().map(seconds),
@@ -272,8 +293,8 @@ mod tests {
         shown["status"] = json!({
             "limit": 1, "held": 1, "heldHere": 1, "waiting": 1,
             "holders": [{
-                "session": "s-1", "holder": "prod-eu batch/migrate-1", "since": "1970-01-01T00:01:40Z",
-                "coolsUntil": "1970-01-01T00:03:20Z",
+                "session": "s-1", "kind": "Job", "cluster": "prod-eu", "namespace": "batch", "name": "migrate-1",
+                "since": "1970-01-01T00:01:40Z", "coolsUntil": "1970-01-01T00:03:20Z",
             }],
             "queue": [{ "kind": "Job", "name": "migrate-2", "since": "1970-01-01T00:05:00Z" }],
             "conditions": [{
@@ -306,16 +327,26 @@ mod tests {
     fn it_shows_the_kind_of_what_is_no_job() {
         let mut shown = semaphore();
         shown["status"] = json!({
-            "held": 1, "waiting": 1,
-            "holders": [{ "session": "s-1", "holder": "prod-eu PipelineRun:batch/build" }],
+            "held": 5, "waiting": 1,
+            "holders": [
+                { "session": "s-1", "kind": "PipelineRun", "cluster": "prod-eu", "namespace": "batch", "name": "build" },
+                { "session": "s-2", "kind": "Process", "host": "ci-7", "name": "deploy" },
+                { "session": "s-3", "kind": "Program", "node": "web-1" },
+                { "session": "s-4" },
+                { "session": "s-5", "holder": "of an older status" },
+            ],
             "queue": [{ "kind": "JobSet", "name": "train" }],
         });
         let shown = view(shown);
-        let holder = &shown["holders"][0];
-        assert_eq!(
-            [&holder["kind"], &holder["workload"], &holder["name"]],
-            ["workload", "PipelineRun", "batch/build"]
-        );
+        let expected = json!([
+            { "kind": "workload", "workload": "PipelineRun", "name": "batch/build", "place": "prod-eu", "session": "s-1",
+              "neverExpires": false },
+            { "kind": "process", "name": "deploy", "place": "ci-7", "session": "s-2", "neverExpires": false },
+            { "kind": "program", "place": "web-1", "session": "s-3", "neverExpires": false },
+            { "kind": "unknown", "session": "s-4", "neverExpires": false },
+            { "kind": "unknown", "session": "s-5", "neverExpires": false },
+        ]);
+        assert_eq!(shown["holders"], expected);
         assert_eq!(shown["queue"][0]["kind"], "JobSet");
     }
 
@@ -424,10 +455,10 @@ mod tests {
     #[test]
     fn what_others_write_stays_text() {
         let mut shown = semaphore();
-        let forged = "<img src=x onerror=alert(1)> on \"web\n1";
+        let forged = "<img src=x onerror=alert(1)>";
         shown["status"] = json!({
             "held": 1,
-            "holders": [{ "session": "</script>", "holder": forged }],
+            "holders": [{ "session": "</script>", "kind": "Program", "node": "\"web\n1", "name": forged }],
             "conditions": [{
                 "type": "Ready", "status": "False", "reason": "x", "message": "a\r\ndata: b",
                 "lastTransitionTime": "2026-01-01T00:00:00Z",
@@ -441,7 +472,7 @@ mod tests {
             "an event has no lines: {text}"
         );
         let read: Value = serde_json::from_str(&text).unwrap();
-        assert_eq!(read["holders"][0]["name"], "<img src=x onerror=alert(1)>");
+        assert_eq!(read["holders"][0]["name"], forged);
         assert_eq!(read["ready"]["message"], "a  data: b");
     }
 }

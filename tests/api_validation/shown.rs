@@ -1,5 +1,6 @@
 //! What people see: the status, the columns and the explanations.
 
+use consul_semaphore::ContenderName;
 use consul_semaphore_api::{
     BlockedStatus, ConsulSemaphoreStatus, HolderStatus, QueueStatus, WaiterStatus,
     conditions::{self, ConditionType, Finding, Reason},
@@ -151,7 +152,13 @@ fn a_status() -> ConsulSemaphoreStatus {
     let known = HolderStatus {
         session: "s-1".to_owned(),
         key: Some("customer-42".to_owned()),
-        holder: Some("prod-eu batch/migrate".to_owned()),
+        holder: ContenderName {
+            kind: Some("Job".to_owned()),
+            cluster: Some("prod-eu".to_owned()),
+            namespace: Some("batch".to_owned()),
+            name: Some("migrate".to_owned()),
+            ..ContenderName::default()
+        },
         since: Some(Time(now)),
         never_expires: false,
         cools_until: None,
@@ -159,7 +166,7 @@ fn a_status() -> ConsulSemaphoreStatus {
     let unknown = HolderStatus {
         session: "s-2".to_owned(),
         key: None,
-        holder: None,
+        holder: ContenderName::default(),
         since: None,
         never_expires: false,
         cools_until: None,
@@ -190,7 +197,13 @@ fn a_status() -> ConsulSemaphoreStatus {
         waiting_elsewhere: vec![WaiterStatus {
             session: "s-3".to_owned(),
             key: None,
-            waiter: Some("ci-runner deploy".to_owned()),
+            waiter: ContenderName {
+                kind: Some("Program".to_owned()),
+                host: Some("ci-runner".to_owned()),
+                node: Some("web-1".to_owned()),
+                name: Some("deploy".to_owned()),
+                ..ContenderName::default()
+            },
         }],
         operators: vec!["replica-1".to_owned()],
         blocked: vec![BlockedStatus {

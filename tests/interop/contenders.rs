@@ -18,8 +18,7 @@ async fn holders_of_others_are_shown_as_far_as_they_are_known() {
     job.is_running().await;
     db.shows(json!({ "held": 3, "heldHere": 1 })).await;
     let named = |holder: &Value, name: &str| {
-        let known = holder["holder"].as_str();
-        known.is_some_and(|known| known == format!("{name} on bed"))
+        [&holder["kind"], &holder["name"], &holder["node"]] == ["Program", name, "bed"]
     };
     eventually("Consul has said who they are", || async {
         let holders = db.status().await["holders"].clone();

@@ -136,13 +136,14 @@ async fn the_slots_of_an_operator_that_is_killed_come_to_the_other_cluster() {
         .shows(json!({ "held": 3, "heldHere": 1, "waiting": 2 }))
         .await;
     let holders = east.db.status().await["holders"].clone();
-    let named = |name: &str| {
+    let named = |cluster: &str, name: &str| {
         let holders = holders.as_array().expect("a list");
-        holders
-            .iter()
-            .any(|it| it["holder"] == json!(name) && it["since"] != Value::Null)
+        holders.iter().any(|it| {
+            let says = [&it["kind"], &it["cluster"], &it["namespace"], &it["name"]];
+            says == ["Job", cluster, "batch", name] && it["since"] != Value::Null
+        })
     };
-    assert!(named("west batch/a") && named("east batch/c"), "{holders}");
+    assert!(named("west", "a") && named("east", "c"), "{holders}");
 
     west.bed.operator().kill().await;
     for job in &waiting {

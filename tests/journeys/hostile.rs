@@ -165,11 +165,13 @@ impl Stage {
         );
         let status = db.status().await;
         for holder in status["holders"].as_array().expect("holders") {
-            let shown = holder["holder"].as_str().unwrap_or_default();
-            assert!(
-                shown.chars().count() <= 256 && !shown.chars().any(char::is_control),
-                "{shown}"
-            );
+            for part in ["kind", "cluster", "namespace", "host", "node", "name"] {
+                let shown = holder[part].as_str().unwrap_or_default();
+                assert!(
+                    shown.chars().count() <= 256 && !shown.chars().any(char::is_control),
+                    "{shown}"
+                );
+            }
         }
         running.finish().await;
         for other in &others {

@@ -30,9 +30,7 @@ async fn a_slot_of_another_program_counts_and_its_release_wakes_the_next() {
     // Consul knows the node of its session.
     eventually("the holder is named", || async {
         let holder = db.status().await["holders"][0].clone();
-        let named = holder["holder"]
-            .as_str()
-            .is_some_and(|who| who.contains("on "));
+        let named = holder["kind"] == "Program" && holder["node"].is_string();
         let known = named && holder["session"] == json!(other);
         known.then_some(()).ok_or(holder)
     })
@@ -63,7 +61,9 @@ async fn a_command_outside_of_kubernetes_is_a_holder_that_says_who_it_is() {
     }
     let mut command = command.spawn().expect("the command");
     db.shows(json!({ "held": 1, "heldHere": 0 })).await;
-    assert_eq!(db.status().await["holders"][0]["holder"], "ci-7 sleep");
+    let holder = db.status().await["holders"][0].take();
+    let named = [&holder["kind"], &holder["host"], &holder["name"]];
+    assert_eq!(named, ["Process", "ci-7", "sleep"], "{holder}");
     let job = team.job("a").semaphore("db").create().await;
     job.has_event("SlotWaiting").await;
 

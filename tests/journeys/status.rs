@@ -71,8 +71,9 @@ async fn the_status_says_who_holds_and_who_waits() {
     assert_eq!(shown.len(), holders.len());
     let mut before = Timestamp::MIN;
     for (shown, job) in shown.iter().zip(&holders) {
-        let name = format!("{cluster} {}/{}", team.name(), job.name());
-        assert_eq!(shown["holder"], name, "oldest first");
+        let parts = ["kind", "cluster", "namespace", "name"].map(|part| &shown[part]);
+        let expected = ["Job", &cluster, team.name(), job.name()];
+        assert_eq!(parts, expected, "oldest first");
         assert_eq!(shown["session"].as_str(), job.session().await.as_deref());
         let since = time(&shown["since"]);
         assert!(before <= since, "{status}");

@@ -7,7 +7,7 @@
 )]
 
 use super::schema::plain_descriptions;
-use consul_semaphore::Interval;
+use consul_semaphore::{ContenderName, Interval};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::KubeSchema;
 use serde::{Deserialize, Serialize};
@@ -127,11 +127,9 @@ pub struct HolderStatus {
     #[schemars(with = "String")]
     pub key: Option<String>,
 
-    /// Name of the holder: `<cluster> <namespace>/<name>` of a Job, with the kind before the namespace for another
-    /// workload, as in `prod-eu JobSet:batch/train`; for another program the name of its session and its node.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "String")]
-    pub holder: Option<String>,
+    /// Name of the holder.
+    #[serde(flatten)]
+    pub holder: ContenderName,
 
     /// Time at which the holder got the slot, or at which the operator first saw the holder.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -174,10 +172,9 @@ pub struct WaiterStatus {
     #[schemars(with = "String")]
     pub key: Option<String>,
 
-    /// Name of the contender: `<cluster> <namespace>/<name>` of a Job, `<host> <command>` of an exec.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "String")]
-    pub waiter: Option<String>,
+    /// Name of the contender.
+    #[serde(flatten)]
+    pub waiter: ContenderName,
 }
 
 /// The treatment of a Job that asks for several slots and can't have them all: the `reason` of a [`QueueStatus`].

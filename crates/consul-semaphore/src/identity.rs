@@ -1,6 +1,6 @@
 //! Names the workload that a session and a contender key were made for.
 
-use std::sync::Arc;
+use std::{fmt, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 
@@ -9,13 +9,13 @@ use super::{
     workload::{KindName, MOST_SLOTS, Place, SlotId, Uid, Workload},
 };
 use crate::Key;
-use consul_client::text::one_line;
+use consul_client::{Session, text::one_line};
 
 /// The kind of a command of `exec`.
-const PROCESS: &str = "Process";
+pub const PROCESS: &str = "Process";
 
-/// The kind of a program that holds slots itself, with [`crate::Semaphore`].
-pub(crate) const PROGRAM_KIND: &str = "Program";
+/// The kind of a program that holds slots itself, with [`crate::Semaphore`] or with another Consul client.
+pub const PROGRAM_KIND: &str = "Program";
 
 /// The prefix of the name of every session of this program.
 const PROGRAM: &str = "consul-semaphore-operator";
@@ -182,8 +182,98 @@ fn is_in_names(c: char) -> bool {
 /// The longest name of a host or a process.
 const LONGEST_NAME: usize = 63;
 
-/// The longest part of a body's claim about its holder that is shown: more than Kubernetes names need.
+/// The longest name of a contender that is shown, and the longest of its parts, in characters: more than Kubernetes
+/// names need.
 const LONGEST_HOLDER: usize = 256;
+
+/// The name of a contender, as the status of a `ConsulSemaphore` has it. No decision depends on it: everyone who may
+/// write a contender's key can claim any name there, and programs choose the names of their sessions.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct ContenderName {
+    /// The kind of the workload, such as Job; Process for a command of exec, Program for another program. The kind is
+    /// left out if only the session is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(with = "String"))]
+    pub kind: Option<String>,
+
+    /// The cluster of a workload.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(with = "String"))]
+    pub cluster: Option<String>,
+
+    /// The namespace of a workload.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(with = "String"))]
+    pub namespace: Option<String>,
+
+    /// The host of a process, or of a program that says its host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(with = "String"))]
+    pub host: Option<String>,
+
+    /// The Consul node of the session, for a program that does not say its host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(with = "String"))]
+    pub node: Option<String>,
+
+    /// The name of the workload or process; for a program that does not say its name, the name of its session.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(with = "String"))]
+    pub name: Option<String>,
+}
+
+impl ContenderName {
+    /// Returns the name of a program that is only known by its session.
+    pub(crate) fn of_session(session: &Session) -> Self {
+        Self {
+            kind: Some(PROGRAM_KIND.to_owned()),
+            node: part(&session.node),
+            name: part(&session.name),
+            ..Self::default()
+        }
+    }
+
+    /// Returns the cluster, the host or the Consul node.
+    pub fn place(&self) -> Option<&str> {
+        let places = [&self.cluster, &self.host, &self.node];
+        places.into_iter().find_map(Option::as_deref)
+    }
+
+    /// Returns `namespace/name` of a workload, and the name alone of a process or program.
+    pub fn path(&self) -> Option<String> {
+        let name = self.name.as_deref()?;
+        let Some(namespace) = &self.namespace else {
+            return Some(name.to_owned());
+        };
+        Some(format!("{namespace}/{name}"))
+    }
+}
+
+/// Returns what others have written in a form that is safe to show; `None` if that is nothing.
+fn part(text: &str) -> Option<String> {
+    (!text.is_empty()).then(|| one_line(text, LONGEST_HOLDER))
+}
+
+/// Writes the name in a few words of one line, and nothing if only the session is known.
+impl fmt::Display for ContenderName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(kind) = &self.kind else {
+            return Ok(());
+        };
+        let place = self.place().unwrap_or_default();
+        let name = self.name.as_deref().unwrap_or_default();
+        let namespace = self.namespace.as_deref().unwrap_or_default();
+        let text = match KindName::from(kind.as_str()).unusual() {
+            Some(PROCESS) => format!("{place} {name}"),
+            Some(PROGRAM_KIND) if namespace.is_empty() && name.is_empty() => format!("on {place}"),
+            Some(PROGRAM_KIND) if namespace.is_empty() => format!("{name} on {place}"),
+            Some(kind) => format!("{place} {kind}:{namespace}/{name}"),
+            None => format!("{place} {namespace}/{name}"),
+        };
+        f.write_str(&one_line(&text, LONGEST_HOLDER))
+    }
+}
 
 /// The body of a contender key of ours, as JSON, which tells people who look at Consul who the holder is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -342,24 +432,26 @@ impl ContenderBody {
         }
     }
 
-    /// Returns the holder in a few words, as the status of a `ConsulSemaphore` shows it. The text can't be trusted:
-    /// everyone who may write the key may have written anything there.
-    pub fn holder(&self) -> String {
-        let Self {
-            cluster,
-            kind,
-            namespace,
-            name,
-            ..
-        } = self;
-        let holder = match KindName::from(kind.as_str()).unusual() {
-            Some(PROCESS) => format!("{cluster} {name}"),
-            // A program that does not say its name is shown by its session.
-            Some(PROGRAM_KIND) if namespace == NONE => format!("{name} on {cluster}"),
-            Some(kind) => format!("{cluster} {kind}:{namespace}/{name}"),
-            None => format!("{cluster} {namespace}/{name}"),
+    /// Returns the name that the contender claims.
+    pub fn holder(&self) -> ContenderName {
+        let claimed = ContenderName {
+            kind: Some(one_line(&self.kind, LONGEST_HOLDER)),
+            name: part(&self.name),
+            ..ContenderName::default()
         };
-        one_line(&holder, LONGEST_HOLDER)
+        let place = part(&self.cluster);
+        let is_program = self.kind == PROGRAM_KIND && self.namespace == NONE;
+        if self.kind == PROCESS || is_program {
+            return ContenderName {
+                host: place,
+                ..claimed
+            };
+        }
+        ContenderName {
+            cluster: place,
+            namespace: part(&self.namespace),
+            ..claimed
+        }
     }
 }
 
@@ -426,10 +518,14 @@ mod tests {
             id: "ci-7".into(),
         };
         let body = ContenderBody::new(&host, &identity, jiff::Timestamp::UNIX_EPOCH, false);
-        assert_eq!(
-            (body.kind.as_str(), body.holder().as_str()),
-            ("Process", "ci-7 back-up--")
-        );
+        let expected = ContenderName {
+            kind: Some("Process".into()),
+            host: Some("ci-7".into()),
+            name: Some("back-up--".into()),
+            ..ContenderName::default()
+        };
+        assert_eq!(body.holder(), expected);
+        assert_eq!(body.holder().to_string(), "ci-7 back-up--");
         let of_library = Identity {
             kind: PROGRAM_KIND.into(),
             ..identity.clone()
@@ -441,20 +537,26 @@ mod tests {
         );
         assert_eq!(Identity::parse(&name).as_ref(), Some(&of_library));
         let body = ContenderBody::new(&host, &of_library, jiff::Timestamp::UNIX_EPOCH, false);
-        assert_eq!(
-            (body.kind.as_str(), body.holder().as_str()),
-            ("Program", "back-up-- on ci-7")
-        );
+        let kind = Some("Program".into());
+        assert_eq!(body.holder(), ContenderName { kind, ..expected });
+        assert_eq!(body.holder().to_string(), "back-up-- on ci-7");
         let of_jobs = Identity {
             namespace: "batch".into(),
             kind: "JobSet".into(),
             ..identity
         };
         let body = ContenderBody::new(&host, &of_jobs, jiff::Timestamp::UNIX_EPOCH, false);
-        assert_eq!(
-            (body.kind.as_str(), body.holder().as_str()),
-            ("JobSet", "ci-7 JobSet:batch/back-up--")
-        );
+        let expected = ContenderName {
+            kind: Some("JobSet".into()),
+            cluster: Some("ci-7".into()),
+            namespace: Some("batch".into()),
+            name: Some("back-up--".into()),
+            ..ContenderName::default()
+        };
+        assert_eq!(body.holder(), expected);
+        assert_eq!(body.holder().to_string(), "ci-7 JobSet:batch/back-up--");
+        assert_eq!(expected.path().as_deref(), Some("batch/back-up--"));
+        assert_eq!(ContenderName::default().to_string(), "");
         assert_eq!(name_of(""), NONE);
         assert_eq!(name_of(&"x".repeat(99)).len(), LONGEST_NAME);
     }
@@ -505,11 +607,11 @@ mod tests {
         }
 
         #[test]
-        fn a_holder_is_one_short_queue(cluster in hostile::text(), namespace in hostile::text(), name in hostile::text()) {
+        fn a_holder_is_of_short_parts(kind in prop_oneof![Just("Job".to_owned()), hostile::text()], cluster in hostile::text(), namespace in hostile::text(), name in hostile::text()) {
             let body = ContenderBody {
                 cluster,
                 cluster_id: String::new(),
-                kind: "Job".into(),
+                kind,
                 namespace,
                 name,
                 uid: String::new(),
@@ -524,8 +626,14 @@ mod tests {
                 waiting: None,
             };
             let read: ContenderBody = serde_json::from_slice(&serde_json::to_vec(&body).unwrap()).unwrap();
-            prop_assert!(!read.holder().chars().any(char::is_control));
-            prop_assert!(read.holder().chars().count() <= LONGEST_HOLDER);
+            let holder = read.holder();
+            let line = holder.to_string();
+            let ContenderName { kind, cluster, namespace, host, node, name } = holder;
+            let parts = [kind, cluster, namespace, host, node, name];
+            for text in parts.into_iter().flatten().chain([line]) {
+                prop_assert!(!text.chars().any(char::is_control));
+                prop_assert!(text.chars().count() <= LONGEST_HOLDER);
+            }
             prop_assert_eq!(read, body);
         }
     }

@@ -152,7 +152,7 @@ pub use {
     decide::{AHEAD, MOST_OVERTAKEN, Observed, decide},
     evidence::{Evidence, SessionState},
     fate::OwnContender,
-    identity::{Claim, Cluster, ContenderBody, Identity},
+    identity::{Claim, Cluster, ContenderBody, ContenderName, Identity},
     key::{InvalidKey, Key},
     last_proof::{LastProof, LastProofs, Proved},
     limit::{Agreement, Defence},

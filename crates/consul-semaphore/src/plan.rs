@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::{
-    identity::{ContenderBody, Identity},
+    identity::{ContenderBody, ContenderName, Identity},
     limit::{self, Agreement},
     lock::{Lock, LockChange},
     settings::Settings,
@@ -348,8 +348,8 @@ pub enum Skipped {
 pub struct Taker {
     /// The session in `Holders`.
     pub session: SessionId,
-    /// The holder in a few words, if the contender of the session names it.
-    pub holder: Option<String>,
+    /// The name of the holder, if the session or its contender has one.
+    pub holder: Option<ContenderName>,
     /// Whether the holder is dead, so that its slot waits for the lock-delay.
     pub rests: bool,
     /// Time until which the slot cools down, if the holder's workload is finished.
@@ -368,11 +368,10 @@ impl Taker {
         }
     }
 
-    /// Describes the taker and the state of its slot, for people; `name` stands for a taker that does not name
-    /// itself.
-    pub fn describe(&self, name: Option<String>) -> String {
+    /// Describes the taker and the state of its slot, for people.
+    pub fn describe(&self) -> String {
         let session = self.session.shown();
-        let who = match self.holder.clone().or(name) {
+        let who = match &self.holder {
             _ if !self.session.is_genuine() => "an entry that is no session".to_owned(),
             Some(name) => format!("{name} (session {session})"),
             None => format!("session {session}"),

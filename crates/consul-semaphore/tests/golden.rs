@@ -312,7 +312,7 @@ fn the_contender_of_a_job() {
         ]
     );
     let body = read(HOLDS);
-    assert_eq!(body.holder(), "prod-eu batch/migrate-42");
+    assert_eq!(body.holder().to_string(), "prod-eu batch/migrate-42");
     assert_eq!(body.cluster_id, "7d0d3b5c-3c4f-4a5b-9f58-1c1f2f0c1a11");
     assert_eq!(body.uid, "0b9d7c52-9c1f-4a70-8c7e-5d2f6e1a3b48");
     assert_eq!((body.kind.as_str(), body.semaphore.as_str()), ("Job", "db"));
@@ -355,7 +355,7 @@ fn the_contender_of_a_process() {
     );
     let body = read(PROCESS_HOLDS);
     assert_eq!(
-        (body.kind.as_str(), &*body.holder()),
+        (body.kind.as_str(), &*body.holder().to_string()),
         ("Process", "ci-7 pg_dump")
     );
 }
@@ -559,5 +559,6 @@ fn a_mutex() {
     // The lock of another build is not foreign.
     let reading = done.reading();
     assert!(reading.holds(&OURS.into()));
-    assert_eq!(read(HOLDS).holder(), "prod-eu batch/migrate-42");
+    let holder = read(HOLDS).holder();
+    assert_eq!(holder.to_string(), "prod-eu batch/migrate-42");
 }

@@ -18,7 +18,6 @@ use crate::{
     terminal,
     view::{
         document::SemaphoreDocument,
-        holder::{ParsedHolder, ParsedHolderKind},
         item::{self, Item},
         list::{self, Columns},
         operator::last_write,
@@ -154,15 +153,11 @@ pub(crate) fn names(
         (KIND.to_owned(), name)
     });
     let holders = item::status(semaphore).holders;
-    let holding = holders.iter().filter_map(|holder| {
-        let who = ParsedHolder::read(holder.holder.as_deref());
-        let (place, name) = who.name.split_once('/')?;
-        let is_workload = matches!(
-            who.kind,
-            ParsedHolderKind::Job | ParsedHolderKind::Workload(_)
-        );
-        let here = is_workload && place == namespace;
-        here.then(|| (who.kind.as_str().to_owned(), name.to_owned()))
+    let holding = holders.into_iter().filter_map(|listed| {
+        let holder = listed.holder;
+        // Only workloads have a namespace.
+        let here = holder.namespace.as_deref() == Some(namespace);
+        here.then_some((holder.kind?, holder.name?))
     });
     waiting.chain(asking).chain(holding).collect()
 }

@@ -8,7 +8,7 @@
 //! | [`age`], [`text`], [`table`] | durations, words with a tone, columns, as all programs here show them |
 //! | [`frame`] | a text as the bytes for a terminal |
 //! | [`item`] | a parsed `ConsulSemaphore` |
-//! | [`holder`], [`elsewhere`] | the holder of a slot; the contenders that wait in other clusters and programs |
+//! | [`elsewhere`] | the contenders that wait in other clusters and programs |
 //! | [`recorded`] | events |
 //! | [`queue`] | the waiting Jobs, in their order, with reasons |
 //! | [`list`], [`show`], [`why`] | the texts of these commands |
@@ -23,7 +23,6 @@ pub(crate) mod changes;
 pub(crate) mod document;
 pub(crate) mod elsewhere;
 pub(crate) mod frame;
-pub(crate) mod holder;
 pub(crate) mod item;
 pub(crate) mod list;
 pub(crate) mod missing;

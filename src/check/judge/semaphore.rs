@@ -429,7 +429,7 @@ fn others(place: &LockKeyFacts, prefix: &PrefixFacts) -> Option<Line> {
     let waiting: Vec<String> = place
         .others()
         .map(|(session, entry)| match ContenderBody::read(&entry.value) {
-            Some(body) => body.holder(),
+            Some(body) => body.holder().to_string(),
             None => format!("session {session}"),
         })
         .collect();

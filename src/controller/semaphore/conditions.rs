@@ -348,9 +348,9 @@ impl<'a> Observed<'a> {
         let theirs =
             |body: &Option<ContenderBody>| body.as_ref().and_then(ContenderBody::rate_period);
         let other = self.counted().find(|body| theirs(body) != Some(ours))?;
-        let holder = other
-            .as_ref()
-            .map_or("another program".to_owned(), ContenderBody::holder);
+        let holder = other.as_ref().map_or("another program".to_owned(), |body| {
+            body.holder().to_string()
+        });
         let counts = theirs(&other).map_or("does not count starts".to_owned(), |period| {
             format!("counts starts in {} s", period.as_secs())
         });

@@ -66,7 +66,7 @@ impl ShownReading {
             let body = contender.and_then(|entry| ContenderBody::read(&entry.value));
             let cools_until = body.as_ref().and_then(|body| body.cools_until);
             let said = body.as_ref().map(ContenderBody::holder);
-            let name = queue.holder_name(session).map(ToOwned::to_owned);
+            let name = queue.holder_name(session).cloned();
             let since = match &body {
                 Some(body) => Some(body.time),
                 None => tenures.since(session),
@@ -74,7 +74,7 @@ impl ShownReading {
             let status = HolderStatus {
                 session: session.to_string(),
                 key: reference.key.as_ref().map(ToString::to_string),
-                holder: said.or(name),
+                holder: said.or(name).unwrap_or_default(),
                 never_expires: body.as_ref().is_some_and(|body| body.endless),
                 cools_until: cools_until.and_then(whole_seconds).map(Time),
                 since: since.and_then(whole_seconds).map(Time),
@@ -106,10 +106,11 @@ fn elsewhere(reference: &QueueRef, queue: &Queue, reading: &Reading) -> Vec<(u64
     waiting.sort_by_key(|(_, contender)| contender.create_index);
     let listed = waiting.into_iter().take(LISTED);
     let status = listed.map(|(session, contender)| {
+        let body = ContenderBody::read(&contender.value);
         let waiter = WaiterStatus {
             session: session.to_string(),
             key: reference.key.as_ref().map(ToString::to_string),
-            waiter: ContenderBody::read(&contender.value).map(|body| body.holder()),
+            waiter: body.map(|body| body.holder()).unwrap_or_default(),
         };
         (contender.create_index, waiter)
     });

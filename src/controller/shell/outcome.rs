@@ -545,7 +545,7 @@ pub(in crate::controller) fn explain_failure(
 
 /// Returns a list of the takers of slots.
 fn listed(by: &[Taker], others: usize) -> String {
-    let takers: Vec<String> = by.iter().map(|taker| taker.describe(None)).collect();
+    let takers: Vec<String> = by.iter().map(Taker::describe).collect();
     let others = match others {
         0 => String::new(),
         others => format!("; and {others} more"),
@@ -573,13 +573,24 @@ fn explain(semaphore: &str, why: &Skipped) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use consul_semaphore::ContenderName;
 
-    fn taker(session: &str, holder: Option<&str>) -> Taker {
+    fn taker(session: &str, holder: Option<ContenderName>) -> Taker {
         Taker {
             session: session.into(),
-            holder: holder.map(Into::into),
+            holder,
             rests: false,
             cools_until: None,
+        }
+    }
+
+    fn job() -> ContenderName {
+        ContenderName {
+            kind: Some("Job".into()),
+            cluster: Some("prod-eu".into()),
+            namespace: Some("batch".into()),
+            name: Some("a".into()),
+            ..ContenderName::default()
         }
     }
 
@@ -590,15 +601,21 @@ mod tests {
 
     #[test]
     fn a_note_says_who_takes_the_slots() {
+        let program = ContenderName {
+            kind: Some("Program".into()),
+            node: Some("web-1".into()),
+            name: Some("backup".into()),
+            ..ContenderName::default()
+        };
         let cools = Taker {
             cools_until: Timestamp::from_second(1_767_225_610).ok(),
-            ..taker(&id(1), Some("prod-eu batch/a"))
+            ..taker(&id(1), Some(job()))
         };
         let rests = Taker {
             rests: true,
             ..taker(&id(2), None)
         };
-        let by = vec![cools, rests, taker(&id(3), Some("backup on web-1"))];
+        let by = vec![cools, rests, taker(&id(3), Some(program))];
         let note = explain("db", &Skipped::Taken { by, others: 2 });
         assert_eq!(
             note,
@@ -659,7 +676,7 @@ mod tests {
 
     #[test]
     fn a_note_says_what_a_job_waited_for_and_who_held_it() {
-        let by = vec![taker(&id(1), Some("prod-eu batch/a"))];
+        let by = vec![taker(&id(1), Some(job()))];
         let taken = vec![
             ("db".to_owned(), Skipped::Taken { by, others: 1 }),
             (

@@ -4,11 +4,8 @@
 use std::collections::BTreeMap;
 
 use super::Now;
-use crate::{Reading, holding::Setback};
-use consul_client::{self as consul, Session, SessionId, clock::Moment, text::one_line};
-
-/// Longest name of a session that is shown, in characters.
-const LONGEST_SHOWN_NAME: usize = 256;
+use crate::{ContenderName, Reading, holding::Setback};
+use consul_client::{self as consul, Session, SessionId, clock::Moment};
 
 /// Largest number of holders that Consul is asked about: as many as a status lists.
 const MOST_NAMES_ASKED: usize = 20;
@@ -20,8 +17,8 @@ enum HolderAnswer {
     Asked(Option<Setback>),
     /// The question failed, and is repeated when the setback is over.
     Failed(Setback),
-    /// Name of the session; `None` if there is nothing to learn.
-    Name(Option<String>),
+    /// Name and node of the session; `None` if there is nothing to learn.
+    Name(Option<ContenderName>),
 }
 
 /// Answers about foreign sessions.
@@ -30,9 +27,9 @@ pub(crate) struct ForeignHolders(BTreeMap<SessionId, HolderAnswer>);
 
 impl ForeignHolders {
     /// Returns the name and the node of a session, if Consul has answered.
-    pub(super) fn name(&self, session: &SessionId) -> Option<&str> {
+    pub(super) fn name(&self, session: &SessionId) -> Option<&ContenderName> {
         match self.0.get(session)? {
-            HolderAnswer::Name(name) => name.as_deref(),
+            HolderAnswer::Name(name) => name.as_ref(),
             HolderAnswer::Asked(_) | HolderAnswer::Failed(_) => None,
         }
     }
@@ -75,7 +72,7 @@ impl ForeignHolders {
         now: Now,
     ) {
         let known = match (answer, self.0.remove(&id)) {
-            (Ok(session), _) => HolderAnswer::Name(session.as_ref().map(describe)),
+            (Ok(session), _) => HolderAnswer::Name(session.as_ref().map(ContenderName::of_session)),
             (Err(_), Some(name @ HolderAnswer::Name(_))) => name,
             (Err(_), before) => {
                 let before = match before {
@@ -93,15 +90,6 @@ impl ForeignHolders {
         };
         self.0.insert(id, known);
     }
-}
-
-/// Describes a session in one line of bounded length, because others choose both the name and the node.
-fn describe(session: &Session) -> String {
-    let text = match session.name.as_str() {
-        "" => format!("on {}", session.node),
-        name => format!("{name} on {}", session.node),
-    };
-    one_line(&text, LONGEST_SHOWN_NAME)
 }
 
 #[cfg(test)]
@@ -135,15 +123,23 @@ mod tests {
         assert!(holders.is_to_ask(&id, NOW.moment));
         assert!(!holders.is_to_ask(&id, NOW.moment), "once");
         holders.answered(id.clone(), Ok(Some(session("Consul lock\nforged"))), NOW);
-        let name = holders.name(&id).unwrap();
-        assert!(
-            name.ends_with(" on web-1") && !name.contains('\n'),
-            "{name}"
-        );
+        let expected = ContenderName {
+            kind: Some("Program".into()),
+            node: Some("web-1".into()),
+            name: Some("Consul lock forged".into()),
+            ..ContenderName::default()
+        };
+        assert_eq!(holders.name(&id), Some(&expected));
+        assert_eq!(expected.to_string(), "Consul lock forged on web-1");
         holders.answered(id.clone(), Err(consul::Error::Gone), NOW);
         assert!(holders.name(&id).is_some(), "it was asked twice at once");
         holders.answered(id.clone(), Ok(Some(session(""))), NOW);
-        assert_eq!(holders.name(&id), Some("on web-1"));
+        let expected = ContenderName {
+            name: None,
+            ..expected
+        };
+        assert_eq!(holders.name(&id), Some(&expected));
+        assert_eq!(expected.to_string(), "on web-1");
         holders.answered(id.clone(), Ok(None), NOW);
         assert_eq!(holders.name(&id), None, "it may not be read");
         assert!(!holders.is_to_ask(&id, Moment::END), "that is known");
@@ -165,6 +161,7 @@ mod tests {
         }
         assert!(holders.is_to_ask(&id, Moment::END));
         holders.answered(id.clone(), Ok(Some(session("db"))), early);
-        assert_eq!(holders.name(&id), Some("db on web-1"));
+        let name = holders.name(&id).map(ToString::to_string);
+        assert_eq!(name.as_deref(), Some("db on web-1"));
     }
 }

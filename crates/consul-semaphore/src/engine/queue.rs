@@ -29,9 +29,9 @@ use super::{
     waiting::{Reach, head},
 };
 use crate::{
-    Agreement, Asked, ContenderBody, Cooldowns, Defence, Evidence, Identity, LastProof, Lock,
-    OwnContender, Phase, Plan, Proved, Reading, SessionState, Settings, SlotRequest, Starts, Turns,
-    Uid, Workload, decide,
+    Agreement, Asked, ContenderBody, ContenderName, Cooldowns, Defence, Evidence, Identity,
+    LastProof, Lock, OwnContender, Phase, Plan, Proved, Reading, SessionState, Settings,
+    SlotRequest, Starts, Turns, Uid, Workload, decide,
     evidence::{LATE, tenure},
     plan::{
         End, Fail, Failed, GiveBack, Grant, HeldSlot, Part, RecordWait, Release, SessionRequest,
@@ -211,7 +211,7 @@ impl Queue {
     }
 
     /// Returns the name and the node of another program's session, if Consul has answered.
-    pub fn holder_name(&self, session: &SessionId) -> Option<&str> {
+    pub fn holder_name(&self, session: &SessionId) -> Option<&ContenderName> {
         self.held.foreign.name(session)
     }
 
@@ -1452,7 +1452,7 @@ impl Queue {
             return false;
         }
         for taker in by {
-            let name = foreign.name(&taker.session).map(ToOwned::to_owned);
+            let name = foreign.name(&taker.session).cloned();
             taker.holder = taker.holder.take().or(name);
         }
         true

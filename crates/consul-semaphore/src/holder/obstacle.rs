@@ -257,8 +257,7 @@ impl<'a> SemaphoreView<'a> {
                 return format!("nobody holds one{}", self.withheld_in_words());
             }
         };
-        let name =
-            |session: &SessionId| Taker::new(session, reading.contender(session)).describe(None);
+        let name = |session: &SessionId| Taker::new(session, reading.contender(session)).describe();
         let held = holders.len();
         let mut named: Vec<_> = holders
             .into_iter()

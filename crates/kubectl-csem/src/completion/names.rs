@@ -100,7 +100,7 @@ pub(super) async fn names(name: &NameKind, next: &NextWords) -> Option<Vec<(Stri
                 return None;
             };
             let holders = status(&semaphore).holders.into_iter();
-            let named = holders.map(|holder| (holder.session, holder.holder.unwrap_or_default()));
+            let named = holders.map(|holder| (holder.session, holder.holder.to_string()));
             Some(named.collect())
         }
     }

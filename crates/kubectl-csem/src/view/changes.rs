@@ -7,8 +7,7 @@ use consul_semaphore_api::conditions::ConditionType;
 
 use super::{
     elsewhere,
-    holder::title,
-    item::{Item, condition, status},
+    item::{Item, condition, status, title},
     recorded::RecordedEvent,
 };
 
@@ -190,7 +189,11 @@ fn summary(item: &Item) -> (String, ReportedSemaphore) {
     let holders = reported
         .holders
         .into_iter()
-        .map(|holder| (holder.session, holder.holder.unwrap_or_else(|| "-".into())))
+        .map(|listed| {
+            let who = listed.holder.to_string();
+            let shown = if who.is_empty() { "-".to_owned() } else { who };
+            (listed.session, shown)
+        })
         .collect();
     let summary = ReportedSemaphore {
         phase,
@@ -248,7 +251,7 @@ mod tests {
 
     #[test]
     fn a_hand_over_is_who_went_and_who_came() {
-        let holder = |session: &str, job: &str| json!({ "session": session, "holder": format!("eu batch/{job}") });
+        let holder = |session: &str, job: &str| json!({ "session": session, "kind": "Job", "cluster": "eu", "namespace": "batch", "name": job });
         let before = seen(
             &json!({ "waiting": 1, "holders": [holder("s-1", "a")], "queue": [{ "kind": "Job", "name": "b" }] }),
             &[recorded(1, "Job", "b", "u", "SlotWaiting")],
@@ -305,7 +308,8 @@ mod tests {
 
     #[test]
     fn who_waits_elsewhere_is_reported() {
-        let waiter = json!({ "session": "s", "waiter": "ci-runner deploy" });
+        let waiter =
+            json!({ "session": "s", "kind": "Process", "host": "ci-runner", "name": "deploy" });
         let before = seen(&json!({}), &[]);
         let after = seen(&json!({ "waitingElsewhere": [waiter] }), &[]);
         let line = "batch/db other waiters ci-runner deploy";

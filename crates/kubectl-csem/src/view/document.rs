@@ -1,13 +1,13 @@
 //! A semaphore for programs, as JSON or YAML.
 
+use consul_semaphore::ContenderName;
 use consul_semaphore_api::{HolderStatus, WaiterStatus};
 use jiff::Timestamp;
 use kube::api::DynamicObject;
 use serde::Serialize;
 
 use super::{
-    holder::{ParsedHolder, ParsedHolderKind},
-    item::status,
+    item::{kind_of, status},
     queue::{Outside, QueuedJob},
     recorded::RecordedEvent,
     show::SemaphoreDetails,
@@ -50,16 +50,16 @@ pub(super) struct HolderEntry {
     never_expires: bool,
 }
 
-/// A contender. Its name in the status is split into parts.
+/// A contender.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct ContenderEntry {
     session: String,
-    kind: ParsedHolderKind,
-    #[serde(skip_serializing_if = "String::is_empty")]
-    name: String,
-    #[serde(skip_serializing_if = "String::is_empty")]
-    r#where: String,
+    kind: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    r#where: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     key: Option<String>,
 }
@@ -91,7 +91,7 @@ impl HolderEntry {
     pub(super) fn of(holder: &HolderStatus) -> Self {
         let (session, key) = (&holder.session, &holder.key);
         Self {
-            contender: ContenderEntry::new(session, key.as_ref(), holder.holder.as_deref()),
+            contender: ContenderEntry::new(session, key.as_ref(), &holder.holder),
             since: holder.since.as_ref().map(|time| time.0),
             cools_until: holder.cools_until.as_ref().map(|time| time.0),
             never_expires: holder.never_expires,
@@ -102,20 +102,15 @@ impl HolderEntry {
 impl ContenderEntry {
     /// Returns a contender of another cluster or program that waits.
     pub(super) fn waiting(waiter: &WaiterStatus) -> Self {
-        Self::new(
-            &waiter.session,
-            waiter.key.as_ref(),
-            waiter.waiter.as_deref(),
-        )
+        Self::new(&waiter.session, waiter.key.as_ref(), &waiter.waiter)
     }
 
-    fn new(session: &str, key: Option<&String>, name: Option<&str>) -> Self {
-        let ParsedHolder { kind, place, name } = ParsedHolder::read(name);
+    fn new(session: &str, key: Option<&String>, who: &ContenderName) -> Self {
         Self {
             session: session.to_owned(),
-            kind,
-            name,
-            r#where: place,
+            kind: kind_of(who).to_owned(),
+            name: who.path(),
+            r#where: who.place().map(ToOwned::to_owned),
             key: key.cloned(),
         }
     }
@@ -135,7 +130,7 @@ mod tests {
     fn a_program_finds_what_people_see() {
         let semaphore = semaphore(&json!({
             "waiting": 2, "queue": [{ "kind": "Job", "name": "a", "since": "2026-01-01T00:29:00Z" }],
-            "waitingElsewhere": [{ "session": "s", "waiter": "ci-runner deploy" }],
+            "waitingElsewhere": [{ "session": "s", "kind": "Process", "host": "ci-runner", "name": "deploy" }],
         }));
         let object: DynamicObject = from_value(to_value(&semaphore).unwrap()).unwrap();
         let workloads = [

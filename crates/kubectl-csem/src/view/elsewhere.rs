@@ -41,10 +41,12 @@ pub(super) fn line(status: &ConsulSemaphoreStatus, key: Option<&str>) -> Option<
     Some(format!("{at_least}{number}: {}", names.join(", ")))
 }
 
-/// Returns the operator's name for a contender, with its key unless the key is known.
+/// Returns the name of a contender, or its session if it has none, with its key unless the key is known.
 pub(super) fn name(waiter: &WaiterStatus, known: Option<&str>) -> String {
-    let session = || format!("session {}", waiter.session);
-    let name = waiter.waiter.clone().unwrap_or_else(session);
+    let mut name = waiter.waiter.to_string();
+    if name.is_empty() {
+        name = format!("session {}", waiter.session);
+    }
     match &waiter.key {
         Some(key) if known.is_none() => format!("{name} (key {key})"),
         _ => name,
@@ -64,12 +66,13 @@ mod tests {
     #[test]
     fn one_line_names_them() {
         assert_eq!(line(&status(&json!([])), None), None);
-        let one = json!([{ "session": "s", "waiter": "ci-runner deploy" }]);
+        let one =
+            json!([{ "session": "s", "kind": "Process", "host": "ci-runner", "name": "deploy" }]);
         assert_eq!(
             line(&status(&one), None).as_deref(),
             Some("1 other waiter: ci-runner deploy")
         );
-        let two = json!([{ "session": "s-1" }, { "session": "s-2", "waiter": "us batch/a" }]);
+        let two = json!([{ "session": "s-1" }, { "session": "s-2", "kind": "Job", "cluster": "us", "namespace": "batch", "name": "a" }]);
         assert_eq!(
             line(&status(&two), None).as_deref(),
             Some("2 other waiters: session s-1, us batch/a")
@@ -79,7 +82,7 @@ mod tests {
     #[test]
     fn a_full_list_may_leave_some_out() {
         let full: Value = (0..LISTED)
-            .map(|number| json!({ "session": format!("s-{number}"), "waiter": format!("ci job-{number}") }))
+            .map(|number| json!({ "session": format!("s-{number}"), "kind": "Process", "host": "ci", "name": format!("job-{number}") }))
             .collect();
         assert_eq!(
             line(&status(&full), None).as_deref(),
@@ -92,8 +95,8 @@ mod tests {
     #[test]
     fn those_of_a_keyed_one_wait_for_their_key() {
         let waiters = json!([
-            { "session": "s-1", "key": "k1", "waiter": "ci a" },
-            { "session": "s-2", "key": "k2", "waiter": "ci b" },
+            { "session": "s-1", "key": "k1", "kind": "Process", "host": "ci", "name": "a" },
+            { "session": "s-2", "key": "k2", "kind": "Process", "host": "ci", "name": "b" },
         ]);
         let keyed = status(&waiters);
         assert_eq!(

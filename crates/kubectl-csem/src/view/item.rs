@@ -1,9 +1,11 @@
 //! A `ConsulSemaphore` as it was read.
 
+use consul_semaphore::ContenderName;
 use consul_semaphore_api::{
     ConsulSemaphore, ConsulSemaphoreStatus,
     conditions::{self, ConditionType},
 };
+use consul_semaphore_workload::KIND;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{ResourceExt as _, api::DynamicObject};
@@ -39,6 +41,19 @@ impl Item {
 /// Returns the last status that the operator reported; an empty one if there is none yet.
 pub(crate) fn status(semaphore: &ConsulSemaphore) -> ConsulSemaphoreStatus {
     semaphore.status.clone().unwrap_or_default()
+}
+
+/// Returns the title of a workload in a column of Jobs: its name alone, or `KIND/NAME` if it is of another kind.
+pub(crate) fn title(kind: &str, name: &str) -> String {
+    if kind == KIND {
+        return name.to_owned();
+    }
+    format!("{kind}/{name}")
+}
+
+/// Returns the kind of a contender, as a word that is always there.
+pub(crate) fn kind_of(contender: &ContenderName) -> &str {
+    contender.kind.as_deref().unwrap_or("Unknown")
 }
 
 /// Returns a condition, if the operator has reported it.

@@ -5,8 +5,7 @@ use jiff::Timestamp;
 
 use super::{
     age::age,
-    holder::title,
-    item::{Item, condition, outdated, phase, status},
+    item::{Item, condition, outdated, phase, status, title},
     parts,
     table::Table,
     text::{Span, Text, Tone},

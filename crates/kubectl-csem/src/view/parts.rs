@@ -9,8 +9,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use super::{
     age::{age, until},
-    holder::ParsedHolder,
-    item::{condition, count, outdated, phase, status},
+    item::{condition, count, kind_of, outdated, phase, status},
     list::limit,
     table::Table,
     text::{Line, Span, Text, Tone},
@@ -182,17 +181,16 @@ pub(super) fn holders(
         let HolderStatus {
             session,
             key,
-            holder: said,
+            holder: who,
             since,
             cools_until: _,
             never_expires: _,
         } = holder;
-        let who = ParsedHolder::read(said.as_deref());
         table.row([
             Span::plain((index + 1).to_string()),
-            Span::plain(if who.name.is_empty() { "-" } else { &who.name }),
-            Span::plain(who.kind.as_str()),
-            Span::plain(who.place),
+            Span::plain(who.path().as_deref().unwrap_or("-")),
+            Span::plain(kind_of(who)),
+            Span::plain(who.place().unwrap_or_default()),
             Span::plain(key.as_deref().unwrap_or_default()),
             Span::plain(age(since.as_ref().map(|time| time.0), now)),
             Span::plain(session),

@@ -27,8 +27,10 @@ pub(super) fn semaphore(status: &Value) -> ConsulSemaphore {
         "appliedLimits": [2],
         "held": 2, "heldHere": 1, "waiting": 0,
         "holders": [
-            { "session": "9704f651-b12d-3412-5f37-488d4d7d4b4d", "holder": "prod-eu batch/migrate-1", "since": "2026-01-01T00:28:00Z" },
-            { "session": "2dc6ddd5-7ea9-3f5a-6114-52cd8a300ace", "holder": "ci-7 deploy", "since": "2026-01-01T00:29:30Z" },
+            { "session": "9704f651-b12d-3412-5f37-488d4d7d4b4d", "kind": "Job", "cluster": "prod-eu",
+              "namespace": "batch", "name": "migrate-1", "since": "2026-01-01T00:28:00Z" },
+            { "session": "2dc6ddd5-7ea9-3f5a-6114-52cd8a300ace", "kind": "Process", "host": "ci-7", "name": "deploy",
+              "since": "2026-01-01T00:29:30Z" },
         ],
         "conditions": [
             condition("Ready", "True", "Reconciled", "slots are granted and released"),

@@ -7,8 +7,7 @@ use kube::ResourceExt as _;
 use super::{
     age::{age, until},
     elsewhere,
-    holder::title,
-    item::{count, status},
+    item::{count, status, title},
     parts::{self, INDENT, dim, labelled, more, note},
     queue::{Outside, QueueView, QueuedJob},
     recorded::RecordedEvent,
@@ -262,10 +261,10 @@ mod tests {
         let mut semaphore = semaphore(&json!({
             "observedGeneration": 3, "limit": 3, "held": 23, "heldHere": 0,
             "holders": [
-                { "session": "s-1", "holder": "prod-eu batch/done", "since": "2026-01-01T00:00:00Z",
-                  "coolsUntil": "2026-01-01T00:34:00Z" },
+                { "session": "s-1", "kind": "Job", "cluster": "prod-eu", "namespace": "batch", "name": "done",
+                  "since": "2026-01-01T00:00:00Z", "coolsUntil": "2026-01-01T00:34:00Z" },
                 { "session": "s-2", "neverExpires": true },
-                { "session": "s-3", "holder": "Consul API Semaphore\u{1b}[2J on web-1" },
+                { "session": "s-3", "kind": "Program", "node": "web-1", "name": "Consul API Semaphore\u{1b}[2J" },
             ],
             "conditions": [
                 { "type": "Ready", "status": "False", "reason": "LimitConflict", "message": "Consul's limit is 3",
@@ -307,7 +306,8 @@ mod tests {
 
     #[test]
     fn who_waits_elsewhere_is_in_the_queue() {
-        let waiter = json!({ "session": "s", "waiter": "ci-runner deploy" });
+        let waiter =
+            json!({ "session": "s", "kind": "Process", "host": "ci-runner", "name": "deploy" });
         let queued = json!([{ "kind": "Job", "name": "a" }]);
         for (waiting, queued, expected) in [
             (0, json!([]), "QUEUE\n  1 other waiter: ci-runner deploy\n"),

@@ -1,7 +1,7 @@
 use super::*;
 use crate::controller::semaphore::Holds;
 use consul_semaphore::{
-    Reserved,
+    ContenderName, Reserved,
     windows::{WindowSpec, Windows},
 };
 
@@ -11,7 +11,7 @@ fn status(key: &str, holders: &[u64], ready: (bool, Reason)) -> KeyStatus {
         let status = HolderStatus {
             session: format!("{key}-{since}"),
             key: Some(key.to_owned()),
-            holder: None,
+            holder: ContenderName::default(),
             since: None,
             cools_until: None,
             never_expires: false,

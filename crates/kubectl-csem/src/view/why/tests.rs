@@ -169,7 +169,8 @@ fn when_a_wait_ends() {
 
 #[test]
 fn all_of_one_that_waits() {
-    let waiter = json!({ "session": "s", "waiter": "ci-runner deploy" });
+    let waiter =
+        json!({ "session": "s", "kind": "Process", "host": "ci-runner", "name": "deploy" });
     let db = queued(
         &["first", "a", "b"],
         &json!({ "waitingElsewhere": [waiter] }),
@@ -312,8 +313,8 @@ fn each_key_has_a_queue_and_holders() {
     let mut keyed = semaphore(&json!({
         "limit": 1, "keysInUse": 2, "waiting": 3,
         "holders": [
-            { "session": "s-1", "key": "k1", "holder": "eu batch/x" },
-            { "session": "s-2", "key": "k2", "holder": "eu batch/y" },
+            { "session": "s-1", "key": "k1", "kind": "Job", "cluster": "eu", "namespace": "batch", "name": "x" },
+            { "session": "s-2", "key": "k2", "kind": "Job", "cluster": "eu", "namespace": "batch", "name": "y" },
         ],
         "queue": [{ "kind": "Job", "name": "b", "key": "k1" }, { "kind": "Job", "name": "c", "key": "k2" }, { "kind": "Job", "name": "a", "key": "k2" }],
     }));
