@@ -32,5 +32,5 @@ async fn troubleshooting() {
     let holders = page
         .run(&shell, "kubectl get csem db-migrations -n demo -o json |")
         .await;
-    assert!(holders.contains("/holder\t"), "{holders}");
+    assert!(holders.contains("\tholder\t"), "{holders}");
 }
