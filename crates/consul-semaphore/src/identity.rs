@@ -179,7 +179,8 @@ fn is_in_names(c: char) -> bool {
     c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_')
 }
 
-/// The longest name of a host or a process.
+/// The longest name of a host or a process, and the longest namespace and kind of a contender that are shown, in
+/// characters.
 const LONGEST_NAME: usize = 63;
 
 /// The longest name of a contender that is shown, and the longest of its parts, in characters: more than Kubernetes
@@ -228,8 +229,8 @@ impl ContenderName {
     pub(crate) fn of_session(session: &Session) -> Self {
         Self {
             kind: Some(PROGRAM_KIND.to_owned()),
-            node: part(&session.node),
-            name: part(&session.name),
+            node: part(&session.node, LONGEST_HOLDER),
+            name: part(&session.name, LONGEST_HOLDER),
             ..Self::default()
         }
     }
@@ -250,9 +251,10 @@ impl ContenderName {
     }
 }
 
-/// Returns what others have written in a form that is safe to show; `None` if that is nothing.
-fn part(text: &str) -> Option<String> {
-    (!text.is_empty()).then(|| one_line(text, LONGEST_HOLDER))
+/// Returns what others have written in a form that is safe to show, with at most this many characters; `None` if that
+/// is nothing.
+fn part(text: &str, longest: usize) -> Option<String> {
+    (!text.is_empty()).then(|| one_line(text, longest))
 }
 
 /// Writes the name in a few words of one line, and nothing if only the session is known.
@@ -435,11 +437,11 @@ impl ContenderBody {
     /// Returns the name that the contender claims.
     pub fn holder(&self) -> ContenderName {
         let claimed = ContenderName {
-            kind: Some(one_line(&self.kind, LONGEST_HOLDER)),
-            name: part(&self.name),
+            kind: part(&self.kind, LONGEST_NAME),
+            name: part(&self.name, LONGEST_HOLDER),
             ..ContenderName::default()
         };
-        let place = part(&self.cluster);
+        let place = part(&self.cluster, LONGEST_HOLDER);
         let is_program = self.kind == PROGRAM_KIND && self.namespace == NONE;
         if self.kind == PROCESS || is_program {
             return ContenderName {
@@ -449,7 +451,7 @@ impl ContenderBody {
         }
         ContenderName {
             cluster: place,
-            namespace: part(&self.namespace),
+            namespace: part(&self.namespace, LONGEST_NAME),
             ..claimed
         }
     }
@@ -629,6 +631,9 @@ mod tests {
             let holder = read.holder();
             let line = holder.to_string();
             let ContenderName { kind, cluster, namespace, host, node, name } = holder;
+            for text in [&kind, &namespace].into_iter().flatten() {
+                prop_assert!(text.chars().count() <= LONGEST_NAME);
+            }
             let parts = [kind, cluster, namespace, host, node, name];
             for text in parts.into_iter().flatten().chain([line]) {
                 prop_assert!(!text.chars().any(char::is_control));
