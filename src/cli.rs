@@ -75,7 +75,7 @@ For --traces-exporter=otlp (docs/traces.md):
 KUBECONFIG selects the cluster if the operator does not run in one.";
 
 /// How much is kept of what Consul lists by default, in MiB.
-const CONSUL_MEMORY: u32 = 64;
+const CONSUL_MEMORY: u32 = 40;
 
 #[derive(Args, Debug)]
 pub(crate) struct Run {
