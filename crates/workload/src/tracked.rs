@@ -1,9 +1,6 @@
 //! The stored part of a workload.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-};
+use std::{collections::BTreeMap, sync::Arc};
 
 use consul_client::clock::Moment;
 use consul_semaphore::{OnContention, Phase, SlotRequest, Workload};
@@ -252,11 +249,11 @@ impl TrackedWorkload {
     }
 }
 
-/// Returns the names of the semaphores, each once.
+/// Returns the names of the semaphores. A name that follows itself is listed once.
 fn names(slots: impl IntoIterator<Item = SlotRequest>) -> Vec<Arc<str>> {
-    let mut listed = BTreeSet::new();
-    let names = slots.into_iter().map(|slots| slots.semaphore);
-    names.filter(|name| listed.insert(name.clone())).collect()
+    let mut names: Vec<_> = slots.into_iter().map(|slots| slots.semaphore).collect();
+    names.dedup();
+    names
 }
 
 #[cfg(test)]

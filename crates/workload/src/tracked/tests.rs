@@ -84,17 +84,6 @@ fn waiting(change: impl FnOnce(&mut Value)) -> Value {
 }
 
 #[test]
-fn a_semaphore_that_is_named_twice_is_kept_once() {
-    let tracked = read(waiting(|workload| {
-        workload["metadata"]["annotations"]["consul-semaphore.io/semaphore"] = "a, b, a".into();
-    }));
-    let twice = tracked.unwrap();
-    assert!(twice.obstacle.is_some());
-    let names: Vec<_> = twice.semaphores().map(AsRef::as_ref).collect();
-    assert_eq!(names, ["a", "b"]);
-}
-
-#[test]
 fn a_workload_that_asks_for_nothing_is_not_kept() {
     assert_eq!(
         read(waiting(
