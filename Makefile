@@ -87,7 +87,7 @@ $(AXE):
 
 # Completion of the plugin's words by the shells themselves (Debian: apt-get install zsh fish bash-completion).
 shells-test: servers
-	cargo test --locked --package kubectl-csem --test plugin -- --include-ignored shells
+	cargo test --locked --workspace --test plugin -- --include-ignored shells
 
 # The Python package, as pip installs it (Debian: apt-get install python3-venv): its types, and its tests against Consul.
 python-test: servers
