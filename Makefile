@@ -57,7 +57,7 @@ test-workloads: servers servers-workloads
 
 # What a tenant can write at most, each way alone and all at once beside thousands of Jobs: the operator stays small.
 floods: servers
-	cargo test --locked --test outages -- --include-ignored --test-threads=1 hostile_bytes
+	cargo test --locked --workspace --test outages -- --include-ignored --test-threads=1 hostile_bytes
 
 # All of it N times in a row (5) beside a process that takes a core in bursts, to find tests that rely on a quick
 # machine: hours, on demand.
