@@ -68,9 +68,6 @@ enum Verdict {
 }
 
 impl Budget {
-    /// Default size of the budget in bytes.
-    pub const DEFAULT: usize = 64 << 20;
-
     /// Makes a budget of this many bytes.
     pub fn new(limit: usize) -> Self {
         Self(Arc::new(SharedLedger {

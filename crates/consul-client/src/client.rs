@@ -698,7 +698,7 @@ mod tests {
     async fn a_wait_for_the_turn_of_a_long_answer_is_not_charged_to_the_server() {
         let (config, waits) = consul_with_a_long_listing().await;
         let client = Client::new(config).unwrap();
-        let budget = Budget::new(Budget::DEFAULT);
+        let budget = Budget::new(64 << 20);
         let of = |owner: &str| client.charged(budget.account(&owner.into(), "p"));
         let (busy, other) = (of("busy"), of("other"));
         // Somebody waits for a change.

@@ -13,11 +13,15 @@ use std::{
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use super::{StatusSources, conditions::number, tenures::Tenures};
+use super::{
+    StatusSources,
+    conditions::{number, slots},
+    tenures::Tenures,
+};
 use crate::controller::index::{Index, Queued};
 use consul_client::{SessionId, clock};
 use consul_semaphore::{
-    Agreement, ContenderBody, Key, Lock, Reading, Restrictions, SlotRequest, Uid, Workload,
+    Agreement, ContenderBody, Key, Reading, Restrictions, SlotRequest, Uid, Workload,
     engine::{Conclusion, Owner, Queue, QueueRef, QueueState, SemaphoreRef, SemaphoreState},
     plan::Stance,
     windows::Opening,
@@ -115,15 +119,6 @@ fn elsewhere(reference: &QueueRef, queue: &Queue, reading: &Reading) -> Vec<(u64
         (contender.create_index, waiter)
     });
     status.collect()
-}
-
-/// Returns the limit and the holders, including dead holders; `None` if they are unknown.
-pub(super) fn slots(lock: &Lock) -> Option<(u32, Vec<&SessionId>)> {
-    match lock {
-        Lock::Semaphore { body, .. } => Some((body.limit(), body.holders().collect())),
-        Lock::Mutex { holder, .. } => Some((1, holder.iter().collect())),
-        Lock::Absent { .. } | Lock::Unreadable(_) => None,
-    }
 }
 
 /// Returns the workloads that are queued, including those that the last pass granted a slot.
