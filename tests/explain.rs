@@ -142,7 +142,7 @@ fn a_failure_fails_the_run_and_ends_neither_its_lane_nor_another() {
     let said = String::from_utf8(run.stdout).expect("UTF-8");
     assert_eq!(run.status.code(), Some(1), "{said}");
     for line in [
-        "cargo test --locked --no-fail-fast --package consul-semaphore --doc",
+        "cargo test --locked --no-fail-fast --workspace --doc",
         "cargo test --locked --no-fail-fast --workspace --test together",
         "tests: outages passed after",
         "tests: units FAILED, and",

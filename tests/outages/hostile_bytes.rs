@@ -3,14 +3,14 @@
 //! Each flood alone, and all of them at once. What they have in common is that the operator is started when they are
 //! there, and that everything below the prefixes changes while it runs.
 
-use std::{fmt::Write as _, future::Future, pin::Pin};
+use std::{fmt::Write as _, future::Future, pin::Pin, time::Duration};
 
 use consul_client::{Client, Config, Op, PutMode};
 use futures::{FutureExt as _, StreamExt as _, stream};
 use procfs::process::Process;
 use serde_json::json;
-use testbed::{Bed, Namespace, Operator, PATIENCE, Semaphore, eventually_within, same};
-use tokio::{io::AsyncWriteExt as _, net::TcpStream};
+use testbed::{Bed, Job, Namespace, Operator, PATIENCE, Semaphore, eventually_within, same};
+use tokio::{io::AsyncWriteExt as _, net::TcpStream, sync::Mutex};
 
 /// How much memory of its own the operator may take at any time, in KiB: half of the chart's limit, less what the code
 /// of a released program takes.
@@ -276,8 +276,28 @@ async fn podless_jobs_are_granted(semaphores: &[Semaphore]) {
     .await;
 }
 
-/// How many of these tests run at once: each floods servers of its own, and with them the machine.
-static TURNS: tokio::sync::Semaphore = tokio::sync::Semaphore::const_new(2);
+/// One of these tests runs at a time: each floods servers of its own, and with them the machine.
+static TURN: Mutex<()> = Mutex::const_new(());
+
+/// Longest time that anything takes beside floods on a busy machine, where also the servers are slow.
+const PATIENCE_IN_FLOODS: Duration = PATIENCE.saturating_mul(4);
+
+/// Waits until the Job is complete.
+async fn is_served(job: &Job) {
+    eventually_within(PATIENCE_IN_FLOODS, "the Job is complete", || async {
+        let status = job.get().await.and_then(|job| job.status);
+        let conditions = status
+            .and_then(|status| status.conditions)
+            .unwrap_or_default();
+        let mut types = conditions.iter().map(|condition| condition.type_.as_str());
+        if types.any(|name| name == "Complete") {
+            Ok(())
+        } else {
+            Err(format!("{conditions:?}"))
+        }
+    })
+    .await;
+}
 
 /// Connections of readers of the metrics that ask for them and never read the answer.
 async fn slow_readers(operator: &Operator) -> Vec<TcpStream> {
@@ -298,7 +318,7 @@ async fn slow_readers(operator: &Operator) -> Vec<TcpStream> {
 /// A team has its Jobs started beside these floods and beside slow readers of the metrics, and the operator stays
 /// small. The flooded semaphores come to this reason, if it is the same for all of them.
 async fn is_small_beside(floods: &[Flood], reason: Option<&str>) {
-    let _turn = TURNS.acquire().await;
+    let _turn = TURN.lock().await;
     let bed = Bed::start().await;
     let (team, hostile) = (bed.namespace("team").await, bed.namespace("hostile").await);
     let ok = team.semaphore("ok").limit(1).create().await;
@@ -313,10 +333,10 @@ async fn is_small_beside(floods: &[Flood], reason: Option<&str>) {
     let job = team.job("job").semaphore("ok").create().await;
     bed.operator().start().await;
     let _readers = slow_readers(bed.operator()).await;
-    job.is_complete().await;
+    is_served(&job).await;
     for semaphore in &flooded {
         let what = "it is known what to do with the semaphore";
-        eventually_within(4 * PATIENCE, what, || async {
+        eventually_within(PATIENCE_IN_FLOODS, what, || async {
             let ready = semaphore.condition("Ready").await;
             match ready["reason"].as_str() {
                 // On a busy machine a listing that is cut off may take longer than a call, and the pause before the next
@@ -334,7 +354,7 @@ async fn is_small_beside(floods: &[Flood], reason: Option<&str>) {
             bed.consul().put(&key, 0, number.to_string()).await;
         }
         let job = team.job(&format!("job-{number}")).semaphore("ok");
-        job.create().await.is_complete().await;
+        is_served(&job.create().await).await;
     }
     ok.is_ready().await;
     let peak = peak(bed.operator()).await;
@@ -413,7 +433,7 @@ async fn everything_and_thousands_of_jobs_take_little_memory() {
 
 #[tokio::test]
 async fn thousands_of_jobs_that_hold_slots_without_pods_take_little_memory() {
-    let _turn = TURNS.acquire().await;
+    let _turn = TURN.lock().await;
     let bed = Bed::start().await;
     let hostile = bed.namespace("hostile").await;
     bed.operator().stop().await;

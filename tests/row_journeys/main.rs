@@ -22,13 +22,6 @@ const CONTROLLERS: &[Controller] = &[
     Controller::Spark,
 ];
 
-/// Whether a document of the manifests of a kind is installed: the operator's rights, and the policy for it. Not those
-/// for users: one of these journeys makes a change that they refuse.
-fn is_installed(document: &str) -> bool {
-    let is_for_it = ["kind: ClusterRole", "name: operator."];
-    is_for_it.iter().any(|it| document.contains(it))
-}
-
 /// Makes a test for each kind of a journey, an async function that takes the kind.
 macro_rules! each_kind {
     ($($journey:ident),* $(,)?) => { $(

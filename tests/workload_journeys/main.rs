@@ -16,11 +16,6 @@ use testbed::Controller;
 /// The controllers on the bed that these journeys share.
 const CONTROLLERS: &[Controller] = &[Controller::JobSet, Controller::Tekton, Controller::Argo];
 
-/// Whether a document of the manifests of a kind is installed: all are, as users have them.
-fn is_installed(_document: &str) -> bool {
-    true
-}
-
 /// Makes a test for each kind of a journey, an async function that takes the kind.
 macro_rules! each_kind {
     ($($journey:ident),* $(,)?) => { $(

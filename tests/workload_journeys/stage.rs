@@ -40,19 +40,10 @@ pub(crate) async fn operate(bed: &Bed) {
     bed.operator().start().await;
 }
 
-/// Gives the operator the rights that the kinds bring for it, and installs those of their policies under which these
-/// journeys are.
+/// Installs what the kinds bring: the operator's rights, and the policies for it and for users.
 pub(crate) async fn allow(bed: &Bed) {
     let kinds = WorkloadKind::all();
-    let kinds = kinds.iter().map(manifests::of_kind);
-    let documents: Vec<String> = kinds
-        .flat_map(|yaml| {
-            yaml.split("---\n")
-                .map(ToOwned::to_owned)
-                .collect::<Vec<_>>()
-        })
-        .filter(|document| crate::is_installed(document))
-        .collect();
+    let documents: Vec<_> = kinds.iter().map(manifests::of_kind).collect();
     let file = format!("{}/kinds-{}.yaml", env!("CARGO_TARGET_TMPDIR"), fresh());
     fs::write(&file, documents.join("---\n")).expect("it can be written");
     bed.kubectl(["apply", "-f", &file]).await;

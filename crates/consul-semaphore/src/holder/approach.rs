@@ -14,7 +14,7 @@ use tokio::{sync::mpsc, time::sleep};
 
 use super::{program::Program, request::SlotsOf, watched::News};
 use crate::{ContenderBody, Lock, Reading, reading::LOCK};
-use consul_client::{self as consul, Backoff, Client, SessionId};
+use consul_client::{self as consul, Backoff, Client, SessionId, clock::Moment};
 
 /// A program is near its turn if others wait before it for at most this many slots, whatever the limit is. The number
 /// is enough to be ready while the first ones are served.
@@ -31,6 +31,10 @@ pub(super) const LONG_QUEUE: usize = 40;
 /// Time in which one slot comes free in the fastest queue. A queue that stands still may begin to move at any time,
 /// and a turn that is not taken passes after [`WINDOW`](crate::turns::WINDOW).
 const FASTEST_SLOT_INTERVAL: Duration = Duration::from_millis(30);
+
+/// Time in which one slot comes free in the slowest queue that is told apart from slower ones. A queue that moves
+/// slowly may become fast at any time, and then a program that paused for longer would sleep through its turn.
+const SLOWEST_SLOT_INTERVAL: Duration = Duration::from_millis(90);
 
 /// The shortest pause between two looks while the queue moves.
 const MIN_PAUSE_WHILE_MOVING: Duration = Duration::from_millis(100);
@@ -171,6 +175,8 @@ pub(super) fn near(contenders: usize, lock: &Lock) -> usize {
 struct LookPause {
     /// Number of slots that must come free until the turn is near.
     left: usize,
+    /// Time that the program pauses for each of these slots.
+    for_each_slot: Duration,
     shortest: Duration,
 }
 
@@ -178,12 +184,20 @@ impl LookPause {
     fn new(left: usize) -> Self {
         Self {
             left,
+            for_each_slot: FASTEST_SLOT_INTERVAL,
             shortest: MIN_PAUSE_WHILE_MOVING,
         }
     }
 
-    /// Records that `left` slots must still come free until the turn is near.
-    fn note(&mut self, left: usize) {
+    /// Records that `left` slots must still come free until the turn is near, this long after the look before. The
+    /// program pauses for half of the time in which the queue comes to it at that pace: a thousand programs that look
+    /// more often than that slow Consul down, and with it the queue.
+    fn note(&mut self, left: usize, later: Duration) {
+        let freed = self.left.saturating_sub(left);
+        if let Some(freed) = u32::try_from(freed).ok().filter(|freed| *freed > 0) {
+            self.for_each_slot =
+                (later / freed / 2).clamp(FASTEST_SLOT_INTERVAL, SLOWEST_SLOT_INTERVAL);
+        }
         self.shortest = if self.left == left {
             (self.shortest * 2).min(MIN_PAUSE_WHILE_STILL)
         } else {
@@ -196,7 +210,8 @@ impl LookPause {
     /// all look at once.
     fn length(&self, jitter: f64) -> Duration {
         let left = u32::try_from(self.left).unwrap_or(u32::MAX);
-        let pause = FASTEST_SLOT_INTERVAL
+        let pause = self
+            .for_each_slot
             .saturating_mul(left)
             .max(self.shortest)
             .min(LONGEST_LOOK_PAUSE);
@@ -244,6 +259,7 @@ impl Approach {
     async fn look_until_near(mut self, news: &mpsc::Sender<News>) {
         let mut pause = LookPause::new(self.ahead.left);
         let (mut failures, mut told) = (LOOK_BACKOFF, false);
+        let mut looked = Moment::now();
         loop {
             sleep(pause.length(fastrand::f64())).await;
             match self.look(pause.left).await {
@@ -251,7 +267,8 @@ impl Approach {
                 // channel closes.
                 Ok(Some(left)) if !told => {
                     failures.reset();
-                    pause.note(left);
+                    let before = std::mem::replace(&mut looked, Moment::now());
+                    pause.note(left, looked.since(before));
                 }
                 Ok(_) => return,
                 Err(error) => {
@@ -294,7 +311,7 @@ impl Approach {
 mod tests {
     use super::*;
     use crate::{Mode, samples};
-    use consul_client::{Listing, clock::Moment};
+    use consul_client::Listing;
 
     /// `p` with two slots, these holders, and these who wait.
     fn reading(holders: &[&str], waiting: &[String]) -> Reading {
@@ -416,20 +433,37 @@ mod tests {
     }
 
     #[test]
+    fn half_of_the_way_is_paused_at_the_pace_of_the_queue_within_bounds() {
+        let pause_after = |left: usize, seconds: u64| {
+            let mut pause = LookPause::new(200);
+            pause.note(left, Duration::from_secs(seconds));
+            pause.length(0.0)
+        };
+        assert_eq!(pause_after(100, 10), Duration::from_secs(5));
+        assert_eq!(pause_after(100, 1), 100 * FASTEST_SLOT_INTERVAL);
+        assert_eq!(pause_after(100, 999), 100 * SLOWEST_SLOT_INTERVAL);
+        assert_eq!(
+            pause_after(200, 10),
+            200 * FASTEST_SLOT_INTERVAL,
+            "it stands still"
+        );
+    }
+
+    #[test]
     fn the_next_look_comes_before_the_turn_can_be_near() {
         let mut pause = LookPause::new(100);
         assert_eq!(pause.length(0.0), 100 * FASTEST_SLOT_INTERVAL);
         assert_eq!(pause.length(1.0), 75 * FASTEST_SLOT_INTERVAL);
-        pause.note(2);
+        pause.note(2, Duration::from_secs(3));
         assert_eq!(pause.length(0.0), MIN_PAUSE_WHILE_MOVING);
         let still: Vec<_> = (0..5)
             .map(|_| {
-                pause.note(2);
+                pause.note(2, Duration::from_secs(1));
                 pause.length(0.0).as_millis()
             })
             .collect();
         assert_eq!(still, [200, 400, 800, 1000, 1000], "it stands still");
-        pause.note(1);
+        pause.note(1, Duration::from_secs(1));
         assert_eq!(pause.length(0.0), MIN_PAUSE_WHILE_MOVING);
         assert_eq!(LookPause::new(usize::MAX).length(0.0), LONGEST_LOOK_PAUSE);
         assert!(
