@@ -337,6 +337,24 @@ mod tests {
         address
     }
 
+    #[tokio::test]
+    async fn all_addresses_are_those_of_both_families() {
+        let listener = listen("[::]:0".parse().unwrap()).await.unwrap();
+        let bound = listener.local_addr().unwrap();
+        // A machine without IPv6 has only the other one.
+        let families = [
+            Ipv4Addr::LOCALHOST.into(),
+            IpAddr::from(Ipv6Addr::LOCALHOST),
+        ];
+        let there = families
+            .into_iter()
+            .take(if bound.is_ipv6() { 2 } else { 1 });
+        for address in there {
+            let connected = TcpStream::connect((address, bound.port())).await;
+            assert!(connected.is_ok(), "{address}: {connected:?}");
+        }
+    }
+
     async fn says(address: SocketAddr, words: &str) -> TcpStream {
         let mut stream = TcpStream::connect(address).await.unwrap();
         stream.write_all(words.as_bytes()).await.unwrap();

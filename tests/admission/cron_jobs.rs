@@ -1,4 +1,5 @@
-//! A `CronJob` whose own metadata has the annotation is refused, because its Jobs would run without a slot.
+//! A `CronJob` whose own metadata has the annotation is refused, because its Jobs would run without a slot. One that was
+//! there before the policy can be changed and deleted all the same.
 
 use serde_json::json;
 use testbed::{Bed, eventually};
@@ -6,8 +7,6 @@ use testbed::{Bed, eventually};
 #[tokio::test]
 async fn the_annotation_on_a_cron_job_itself_is_refused() {
     let bed = Bed::builder().without_operator().start().await;
-    bed.kubectl(["apply", "-f", "config/policies/cronjobs.yaml"])
-        .await;
     let team = bed.namespace("cron").await;
     let semaphore = json!({ "consul-semaphore.io/semaphore": "db" });
     let cron_job = |name: &str, own: bool, template: bool| {
@@ -34,6 +33,10 @@ async fn the_annotation_on_a_cron_job_itself_is_refused() {
         }
         bed.try_kubectl(words).await
     };
+    let made = apply(cron_job("older", true, false), false).await;
+    assert!(made.is_ok(), "{made:?}");
+    bed.kubectl(["apply", "-f", "config/policies/cronjobs.yaml"])
+        .await;
     eventually("the policy is in force", async || {
         match apply(cron_job("mistaken", true, false), true).await {
             Ok(made) => Err(made),
@@ -60,4 +63,15 @@ async fn the_annotation_on_a_cron_job_itself_is_refused() {
     assert!(changed.is_err(), "{changed:?}");
     let changed = apply(cron_job("both", true, false), false).await;
     assert!(changed.is_err(), "{changed:?}");
+
+    // One that is older than the policy can be changed, and deleted: the garbage collector changes it for that.
+    team.kubectl(["label", "cronjob", "older", "changed=true"])
+        .await;
+    team.kubectl(["delete", "cronjob", "older", "--cascade=foreground"])
+        .await;
+    let left = team.kubectl(["get", "cronjobs", "-o", "name"]).await;
+    assert_eq!(
+        left,
+        "cronjob.batch/both\ncronjob.batch/none\ncronjob.batch/right"
+    );
 }

@@ -86,7 +86,10 @@ async fn a_skip_job_waits_while_anything_else_blocks_grants() {
     let paused = team.semaphore("paused").limit(1).create().await;
     let conflict = team.semaphore("conflict").limit(1).create().await;
     for semaphore in [&paused, &conflict] {
-        semaphore.is_ready().await;
+        // A limit that somebody else wrote first would not be ours, and could not be changed.
+        semaphore
+            .shows(json!({ "limit": 1, "appliedLimits": [1] }))
+            .await;
         bed.consul().take_slot(&semaphore.lock_prefix(), 1).await;
     }
     paused.pause().await;

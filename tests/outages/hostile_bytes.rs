@@ -418,7 +418,15 @@ const IN_CONSUL: [Flood; 8] = [
     holders_for_many_semaphores,
 ];
 
+/// The floods of many small things, which take little of the machine.
 #[tokio::test]
+async fn keys_and_holders_by_the_ten_thousand_take_little_memory() {
+    let floods = [empty_keys as Flood, many_holders, keys_with_windows];
+    is_small_beside(&floods, Some("LockTooLarge")).await;
+}
+
+#[tokio::test]
+#[ignore = "`make floods`: the servers send hundreds of megabytes, which takes a machine that has nothing else to do"]
 async fn everything_at_once_takes_little_memory() {
     is_small_beside(&IN_CONSUL, None).await;
 }
