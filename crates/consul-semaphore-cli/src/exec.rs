@@ -111,7 +111,10 @@ fn hold(settings: &ExecSettings, consul: Client, stderr: &Stderr, near: Arc<Noti
         }
         let progress = matches!(
             notice,
-            Notice::Waiting(_) | Notice::Granted { .. } | Notice::Resting(_)
+            Notice::Waiting(_)
+                | Notice::Granted { .. }
+                | Notice::Resting(_)
+                | Notice::LimitChanged { .. }
         );
         if !(quiet && progress) {
             words
@@ -159,6 +162,9 @@ impl ReportWording {
                 format!("{error}; the command continues for now")
             }
             Notice::Trouble { error, .. } => format!("{error}; waiting"),
+            Notice::LimitChanged { prefix, from, to } => {
+                format!("the limit of {prefix} is {to} in Consul now, and no longer {from}")
+            }
             Notice::Regained(prefix) => {
                 let slot = self.slot(&prefix);
                 format!("{slot} was lost, and the command has a slot again")

@@ -236,6 +236,10 @@ fn told(notice: &Notice) -> (u8, String) {
                 format!("Consul can't be used while {what}: {error}"),
             )
         }
+        Notice::LimitChanged { prefix, from, to } => (
+            INFO,
+            format!("the limit of {prefix} is {to} in Consul now, and no longer {from}"),
+        ),
         Notice::Regained(prefix) => (WARNING, format!("the slot of {prefix} was replaced")),
         Notice::Unheld(prefix) => (WARNING, format!("the slot of {prefix} is lost")),
     }

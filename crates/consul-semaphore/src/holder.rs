@@ -125,6 +125,15 @@ pub enum Notice {
         /// Whether slots are held meanwhile.
         holding: bool,
     },
+    /// Somebody has changed the limit of this semaphore in Consul, and the program goes by the new one from now on.
+    LimitChanged {
+        /// The semaphore.
+        prefix: Prefix,
+        /// The limit that the program went by.
+        from: u32,
+        /// The limit that the program goes by from now on.
+        to: u32,
+    },
     /// A slot at this prefix was lost, and another one was granted.
     Regained(Prefix),
     /// A slot at this prefix is lost and no other one is free, and the work continues because of
@@ -539,6 +548,15 @@ impl Holder {
             let refused = matches!(error, AcquireError::Refused(_));
             return (!self.settings.wait || refused).then_some(error);
         }
+        let limit = queue.settings().limit;
+        if limit != watched.asked.limit {
+            // The limit has fallen below the number of slots that the program asks for.
+            return Some(AcquireError::Limit {
+                prefix: watched.asked.prefix.clone(),
+                ours: watched.asked.limit,
+                theirs: limit,
+            });
+        }
         let agreement = conclusion(&self.engine, &watched.queue).and_then(|last| last.agreement);
         let view = SemaphoreView::of(watched, &self.engine, &self.program);
         AcquireError::conflict(&view, agreement)
@@ -617,6 +635,10 @@ impl Holder {
         let mut is_near = true;
         let mut is_ready = self.settings.wait && self.settings.fair;
         for (place, watched) in self.semaphores.iter_mut().enumerate() {
+            if let Some((from, to)) = watched.take_limit(&self.engine) {
+                let prefix = watched.asked.prefix.clone();
+                (self.notices.on)(Notice::LimitChanged { prefix, from, to });
+            }
             is_near &= watched.follow(&mut self.engine, &self.program, &self.calls.consul);
             let Some(last) = conclusion(&self.engine, &watched.queue) else {
                 is_ready = false;

@@ -35,6 +35,11 @@ impl Defence {
         self.there = true;
     }
 
+    /// Whether Consul was last known to have the spec's limit.
+    pub fn agreed(self) -> bool {
+        self.there
+    }
+
     /// Returns how many times the spec's limit was overwritten, if Consul has another limit at present.
     fn losses(self) -> u32 {
         self.overwritten + u32::from(self.there)
@@ -76,7 +81,9 @@ pub fn agree(
             LimitPolicy::Enforce if defence.losses() < MOST_OVERWRITES => {
                 Agreement::Write { enforced: true }
             }
-            LimitPolicy::Enforce | LimitPolicy::Refuse => Agreement::Conflict { theirs },
+            LimitPolicy::Enforce | LimitPolicy::Refuse | LimitPolicy::Follow => {
+                Agreement::Conflict { theirs }
+            }
         },
     }
 }

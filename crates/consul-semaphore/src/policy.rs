@@ -40,6 +40,10 @@ pub enum LimitPolicy {
     Refuse,
     /// Write the limit of the spec.
     Enforce,
+    /// Take Consul's limit, once Consul has had ours: somebody has changed the limit for all who use the prefix. This is
+    /// how programs do it; a `ConsulSemaphore` can't ask for it.
+    #[serde(skip)]
+    Follow,
 }
 
 /// What to do when a running workload loses its slot.

@@ -394,7 +394,7 @@ impl<'a> Observed<'a> {
     fn limit_conflict(&self, theirs: u32) -> String {
         let ours = self.settings.limit;
         match self.settings.policy {
-            LimitPolicy::Refuse => {}
+            LimitPolicy::Refuse | LimitPolicy::Follow => {}
             LimitPolicy::Enforce => {
                 return format!(
                     "Consul's limit is {theirs} and spec.limit is {ours}, which was overwritten each time \

@@ -1,6 +1,60 @@
 //! How many commands run at once.
 
+use serde_json::{Value, json};
+use testbed::eventually;
+
 use crate::stage::{PREFIX, Stage};
+
+/// Changes the limit in Consul, as the operator does when the limit of a `ConsulSemaphore` changes.
+async fn change_limit(stage: &Stage, limit: u32) {
+    eventually("nobody else writes meanwhile", || async {
+        let key = format!("{PREFIX}/.lock");
+        let lock = stage.consul.kv(&key).await.expect("it is used");
+        let mut body: Value = serde_json::from_slice(&lock.value).expect("JSON");
+        body["Limit"] = json!(limit);
+        let path = format!(
+            "kv/{key}?flags={}&cas={}",
+            testbed::SEMAPHORE_FLAGS,
+            lock.modify_index
+        );
+        stage.consul.put_json(&path, body).await == json!(true)
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn who_waits_and_who_holds_goes_by_a_limit_that_is_changed() {
+    let stage = Stage::new().await;
+    let mut holders = [
+        stage.exec("--limit 2", "note first; wait_for end"),
+        stage.exec("--limit 2", "note second; wait_for end"),
+    ];
+    stage.noted("first").await;
+    stage.noted("second").await;
+    let mut waiter = stage.exec("--limit 2", "note third; wait_for end");
+    waiter.says("2 of 2 held").await;
+    let two = stage.command_with("--semaphore prefix=shared/db,limit=2,slots=2", "note never");
+    let mut many = stage.start(two);
+    many.says("waiting").await;
+    change_limit(&stage, 3).await;
+    stage.noted("third").await;
+    waiter
+        .says("the limit of shared/db is 3 in Consul now, and no longer 2")
+        .await;
+    let said = stage.exec("--limit 2", "note never").ends_with(78).await;
+    assert!(said.contains("is 3 in Consul, not 2"), "{said}");
+    // Nobody goes back to the earlier limit, and who asks for more slots than there are is told so.
+    change_limit(&stage, 1).await;
+    let said = many.ends_with(78).await;
+    assert!(said.contains("is 1 in Consul, not 3"), "{said}");
+    stage.open("end");
+    for running in holders.iter_mut().chain([&mut waiter]) {
+        running.ends_with(0).await;
+    }
+    stage.exec("--limit 1", "note last").ends_with(0).await;
+    assert!(!stage.journal().contains(&"never".to_owned()));
+    stage.is_clean().await;
+}
 
 /// The most commands that ran at once, from their journal: each notes `begin` and `end`.
 fn most_at_once(journal: &[String]) -> usize {

@@ -30,8 +30,8 @@ use super::{
 };
 use crate::{
     Agreement, Asked, ContenderBody, ContenderName, Cooldowns, Defence, Evidence, Identity,
-    LastProof, Lock, OwnContender, Phase, Plan, Proved, Reading, SessionState, Settings,
-    SlotRequest, Starts, Turns, Uid, Workload, decide,
+    LastProof, LimitPolicy, Lock, OwnContender, Phase, Plan, Proved, Reading, SessionState,
+    Settings, SlotRequest, Starts, Turns, Uid, Workload, decide,
     evidence::{LATE, tenure},
     plan::{
         End, Fail, Failed, GiveBack, Grant, HeldSlot, Part, RecordWait, Release, SessionRequest,
@@ -804,6 +804,7 @@ impl Queue {
         self.schedule.passed = now.moment;
         self.writes.again = None;
         self.settings.restrictions.windows.refresh(now.time);
+        self.follow_limit();
         #[cfg(test)]
         let lookup = &self.shadow.tell_changes(&self.sessions, lookup);
         let facts = self.observe(now, lookup);
@@ -939,6 +940,25 @@ impl Queue {
             })
             .cloned()
             .collect()
+    }
+
+    /// Takes Consul's limit instead of ours where the policy says so. A limit that Consul has had from the start is a
+    /// conflict: whoever asked for another one is mistaken.
+    fn follow_limit(&mut self) {
+        let lock = self.knowledge.reading.as_ref().map(Reading::lock);
+        let follows = self.settings.policy == LimitPolicy::Follow && self.limits.defence.agreed();
+        if let Some(Lock::Semaphore { body, .. }) = lock
+            && follows
+            && body.limit() != self.settings.limit
+        {
+            self.settings.limit = body.limit();
+            // Our earlier limit is not ours any more: nobody but the one who changed it may go back to it.
+            self.limits.recorded = vec![body.limit()];
+            let restrictions = &self.settings.restrictions;
+            let turns = &mut self.knowledge.memory.turns;
+            turns.restrict(self.settings.limit, restrictions);
+            self.active.look_at_all();
+        }
     }
 
     /// Returns whether nothing is known yet of the session of a waiting workload, so that nothing can be granted.

@@ -133,7 +133,7 @@ impl HolderSettings {
             period: *period,
             limit: *limit,
             restrictions: restrictions.clone(),
-            policy: LimitPolicy::Refuse,
+            policy: LimitPolicy::Follow,
             paused: false,
             pass_over: Duration::from_mins(1),
             terminating: false,

@@ -127,6 +127,17 @@ impl Watched {
         }
     }
 
+    /// Takes over the limit that the engine goes by, unless the program asks for more slots; returns the earlier limit
+    /// and the new one, if they differ.
+    pub(super) fn take_limit(&mut self, engine: &Engine) -> Option<(u32, u32)> {
+        let to = engine.queue(&self.queue)?.settings().limit;
+        if to < self.asked.slots.get() {
+            return None;
+        }
+        let from = std::mem::replace(&mut self.asked.limit, to);
+        (from != to).then_some((from, to))
+    }
+
     /// Follows the prefix as the last pass says: closely while the turn is near or the program does not wait, and
     /// otherwise from afar. Returns whether the prefix is followed closely.
     pub(super) fn follow(
