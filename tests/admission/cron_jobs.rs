@@ -70,8 +70,6 @@ async fn the_annotation_on_a_cron_job_itself_is_refused() {
     team.kubectl(["delete", "cronjob", "older", "--cascade=foreground"])
         .await;
     let left = team.kubectl(["get", "cronjobs", "-o", "name"]).await;
-    assert_eq!(
-        left,
-        "cronjob.batch/both\ncronjob.batch/none\ncronjob.batch/right"
-    );
+    let expected = "cronjob.batch/both\ncronjob.batch/none\ncronjob.batch/right\n";
+    assert_eq!(left, expected);
 }
