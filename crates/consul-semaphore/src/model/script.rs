@@ -29,11 +29,7 @@ pub(super) fn setup() -> impl Strategy<Value = Setup> {
         1..4_usize,
     );
     let operations = operations();
-    let policy = prop_oneof![
-        3 => Just(LimitPolicy::Refuse),
-        1 => Just(LimitPolicy::Enforce),
-        1 => Just(LimitPolicy::Follow),
-    ];
+    let policy = prop_oneof![3 => Just(LimitPolicy::Refuse), 1 => Just(LimitPolicy::Enforce)];
     let cooldown = prop_oneof![2 => Just(0), 2 => 1..20_u64, 1 => Just(200)];
     (
         1..4_u32,
