@@ -9,7 +9,7 @@ use consul_client::{Client, Config, Op, PutMode};
 use futures::{FutureExt as _, StreamExt as _, stream};
 use procfs::process::Process;
 use serde_json::json;
-use testbed::{Bed, Job, Namespace, Operator, PATIENCE, Semaphore, eventually_within, same};
+use testbed::{Bed, Namespace, Operator, PATIENCE, Semaphore, eventually_within, same};
 use tokio::{io::AsyncWriteExt as _, net::TcpStream, sync::Mutex};
 
 /// How much memory of its own the operator may take at any time, in KiB: half of the chart's limit, less what the code
@@ -282,23 +282,6 @@ static TURN: Mutex<()> = Mutex::const_new(());
 /// Longest time that anything takes beside floods on a busy machine, where also the servers are slow.
 const PATIENCE_IN_FLOODS: Duration = PATIENCE.saturating_mul(4);
 
-/// Waits until the Job is complete.
-async fn is_served(job: &Job) {
-    eventually_within(PATIENCE_IN_FLOODS, "the Job is complete", || async {
-        let status = job.get().await.and_then(|job| job.status);
-        let conditions = status
-            .and_then(|status| status.conditions)
-            .unwrap_or_default();
-        let mut types = conditions.iter().map(|condition| condition.type_.as_str());
-        if types.any(|name| name == "Complete") {
-            Ok(())
-        } else {
-            Err(format!("{conditions:?}"))
-        }
-    })
-    .await;
-}
-
 /// Connections of readers of the metrics that ask for them and never read the answer.
 async fn slow_readers(operator: &Operator) -> Vec<TcpStream> {
     const READERS: usize = 300;
@@ -333,7 +316,7 @@ async fn is_small_beside(floods: &[Flood], reason: Option<&str>) {
     let job = team.job("job").semaphore("ok").create().await;
     bed.operator().start().await;
     let _readers = slow_readers(bed.operator()).await;
-    is_served(&job).await;
+    job.is_complete_within(PATIENCE_IN_FLOODS).await;
     for semaphore in &flooded {
         let what = "it is known what to do with the semaphore";
         eventually_within(PATIENCE_IN_FLOODS, what, || async {
@@ -354,7 +337,8 @@ async fn is_small_beside(floods: &[Flood], reason: Option<&str>) {
             bed.consul().put(&key, 0, number.to_string()).await;
         }
         let job = team.job(&format!("job-{number}")).semaphore("ok");
-        is_served(&job.create().await).await;
+        let job = job.create().await;
+        job.is_complete_within(PATIENCE_IN_FLOODS).await;
     }
     ok.is_ready().await;
     let peak = peak(bed.operator()).await;

@@ -125,13 +125,14 @@ pub enum Notice {
         /// Whether slots are held meanwhile.
         holding: bool,
     },
-    /// Somebody has changed the limit of this semaphore in Consul, and the program goes by the new one from now on.
+    /// Another program has changed the limit of this semaphore in Consul, and this program uses the new limit from now
+    /// on.
     LimitChanged {
         /// The semaphore.
         prefix: Prefix,
-        /// The limit that the program went by.
+        /// The limit that this program used before.
         from: u32,
-        /// The limit that the program goes by from now on.
+        /// The limit that this program uses from now on.
         to: u32,
     },
     /// A slot at this prefix was lost, and another one was granted.

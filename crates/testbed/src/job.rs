@@ -2,7 +2,7 @@
 
 mod builder;
 
-use std::{collections::BTreeSet, panic::Location};
+use std::{collections::BTreeSet, panic::Location, time::Duration};
 
 use anyhow::{Context as _, Result, bail};
 use k8s_openapi::api::{batch::v1, core::v1 as core};
@@ -99,6 +99,12 @@ impl Job {
         self.is("complete", |job| condition(job, "Complete"))
     }
 
+    /// Like [`Self::is_complete`], with another deadline.
+    #[track_caller]
+    pub fn is_complete_within(&self, patience: Duration) -> impl Future<Output = ()> {
+        self.is_within(patience, "complete", |job| condition(job, "Complete"))
+    }
+
     /// Waits until it is Failed.
     #[track_caller]
     pub fn is_failed(&self) -> impl Future<Output = ()> {
@@ -116,9 +122,19 @@ impl Job {
     /// Waits until `met` is true of the Job; `state` describes that.
     #[track_caller]
     pub fn is(&self, state: &str, met: impl Fn(&v1::Job) -> bool) -> impl Future<Output = ()> {
+        self.is_within(wait::PATIENCE, state, met)
+    }
+
+    #[track_caller]
+    fn is_within(
+        &self,
+        patience: Duration,
+        state: &str,
+        met: impl Fn(&v1::Job) -> bool,
+    ) -> impl Future<Output = ()> {
         let what = format!("the Job {} is {state}", self.name);
         story(Location::caller(), async move {
-            wait::until(&what, wait::PATIENCE, || async {
+            wait::until(&what, patience, || async {
                 match self.try_get().await {
                     Ok(Some(job)) if met(&job) => Ok(()),
                     Ok(Some(job)) => Err(describe(&job)),

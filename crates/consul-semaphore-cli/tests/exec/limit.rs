@@ -43,7 +43,7 @@ async fn who_waits_and_who_holds_goes_by_a_limit_that_is_changed() {
         .await;
     let said = stage.exec("--limit 2", "note never").ends_with(78).await;
     assert!(said.contains("is 3 in Consul, not 2"), "{said}");
-    // Nobody goes back to the earlier limit, and who asks for more slots than there are is told so.
+    // No program writes the earlier limit back, and a program that asks for more slots than there are is told so.
     change_limit(&stage, 1).await;
     let said = many.ends_with(78).await;
     assert!(said.contains("is 1 in Consul, not 3"), "{said}");

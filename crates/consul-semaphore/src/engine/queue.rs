@@ -942,8 +942,8 @@ impl Queue {
             .collect()
     }
 
-    /// Takes Consul's limit instead of ours where the policy says so. A limit that Consul has had from the start is a
-    /// conflict: whoever asked for another one is mistaken.
+    /// Takes Consul's limit instead of ours where the policy says so. If Consul has another limit from the start, that
+    /// is a conflict, because the program was given the wrong limit.
     fn follow_limit(&mut self) {
         let lock = self.knowledge.reading.as_ref().map(Reading::lock);
         let follows = self.settings.policy == LimitPolicy::Follow && self.limits.defence.agreed();
@@ -952,7 +952,7 @@ impl Queue {
             && body.limit() != self.settings.limit
         {
             self.settings.limit = body.limit();
-            // Our earlier limit is not ours any more: nobody but the one who changed it may go back to it.
+            // The earlier limit is not ours any more, because this queue must not write it back.
             self.limits.recorded = vec![body.limit()];
             let restrictions = &self.settings.restrictions;
             let turns = &mut self.knowledge.memory.turns;

@@ -32,8 +32,8 @@ pub(super) const LONG_QUEUE: usize = 40;
 /// and a turn that is not taken passes after [`WINDOW`](crate::turns::WINDOW).
 const FASTEST_SLOT_INTERVAL: Duration = Duration::from_millis(30);
 
-/// Time in which one slot comes free in the slowest queue that is told apart from slower ones. A queue that moves
-/// slowly may become fast at any time, and then a program that paused for longer would sleep through its turn.
+/// The longest time that a program pauses for each slot that must come free, however slowly the queue moves. A slow
+/// queue may become fast at any time, and then a program that pauses for longer would sleep through its turn.
 const SLOWEST_SLOT_INTERVAL: Duration = Duration::from_millis(90);
 
 /// The shortest pause between two looks while the queue moves.

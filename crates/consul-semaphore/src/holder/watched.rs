@@ -127,8 +127,8 @@ impl Watched {
         }
     }
 
-    /// Takes over the limit that the engine goes by, unless the program asks for more slots; returns the earlier limit
-    /// and the new one, if they differ.
+    /// Takes over the limit that the engine uses, unless the program asks for more slots than that. Returns the earlier
+    /// limit and the new one, if they differ.
     pub(super) fn take_limit(&mut self, engine: &Engine) -> Option<(u32, u32)> {
         let to = engine.queue(&self.queue)?.settings().limit;
         if to < self.asked.slots.get() {
