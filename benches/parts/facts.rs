@@ -6,12 +6,12 @@ use std::{
     time::Duration,
 };
 
-use consul_client::{Entry, Listing, SessionId, clock::Moment};
+use consul_client::{Entry, Listing, SessionId, clock::Moment, id::IdSet};
 use consul_semaphore::{
-    AHEAD, Asked, Cluster, ContenderBody, Cooldowns, Defence, Evidence, Identity, LimitPolicy,
-    Mode, MutexMemory, Observed, OnSlotLost, OwnContender, Prefix, Reading, Restrictions,
-    SessionState, Settings, SlotId, Starts, Turns, Uid, WaitSettings, Workload, decide,
-    lock::SEMAPHORE_FLAGS, plan::Stance, reading::Deaths,
+    AHEAD, Asked, Cluster, ContenderBody, Cooldowns, Defence, Evidence, Excluded, Identity,
+    LimitPolicy, Mode, MutexMemory, Observed, OnSlotLost, OwnContender, Prefix, Reading,
+    Restrictions, SessionState, Settings, SlotId, Starts, Turns, Uid, WaitSettings, Workload,
+    decide, lock::SEMAPHORE_FLAGS, plan::Stance, reading::Deaths,
 };
 use consul_semaphore_api::annotations;
 use consul_semaphore_operator::controller::bench::{Queue, read};
@@ -58,8 +58,9 @@ struct Nothing {
     cooldowns: Cooldowns,
     starts: Starts,
     brief: BTreeSet<SessionId>,
+    unused: IdSet<SessionId>,
     mutex: MutexMemory,
-    workloads: BTreeSet<Uid>,
+    excluded: Excluded,
     stances: BTreeMap<Uid, Stance>,
     longest_cooldowns: BTreeMap<Uid, std::time::Duration>,
     requests: BTreeMap<Uid, Asked>,
@@ -173,9 +174,8 @@ impl Facts {
             bound,
             queue: line,
             sessions: &self.sessions,
-            busy: &self.nothing.workloads,
-            barred: &self.nothing.workloads,
-            immovable: &self.nothing.workloads,
+            unused: &self.nothing.unused,
+            excluded: &self.nothing.excluded,
             stances: &self.nothing.stances,
             longest_cooldowns: &self.nothing.longest_cooldowns,
             requests: &self.nothing.requests,

@@ -379,7 +379,7 @@ impl Reader {
 const ENTRY_SIZE: usize = 256;
 
 /// Bytes that a contender takes in the data that a reader derives from a listing: who holds, who waits, and whose the
-/// contender is.
+/// contender is. A contender with a longer value takes as much as that, because parts of the value are copied.
 const CONTENDER_SIZE: usize = 1024;
 
 /// Bytes that any other key takes in the derived data.
@@ -424,7 +424,7 @@ impl Derived {
             let holders = entry.value.split(|byte| *byte == b',').count();
             entry.value.len() + HOLDER_SIZE * holders
         } else {
-            CONTENDER_SIZE
+            CONTENDER_SIZE.max(entry.value.len())
         };
         let folder = entry.key.rsplit_once('/').map_or("", |(folder, _)| folder);
         if self.folder != folder {

@@ -90,16 +90,24 @@ pub struct Listed(Arc<Counted>);
 #[derive(Debug)]
 struct Counted {
     entry: Entry,
+    /// Hash of the text that the entry was decoded from; `None` if this process made the entry.
+    text: Option<u64>,
     _charge: Option<Charge>,
 }
 
 impl Listed {
-    /// An entry that counts as much as the charge says.
-    pub(super) fn charged(entry: Entry, charge: Option<Charge>) -> Self {
+    /// An entry that was decoded from a text with this hash, and that counts as much as the charge says.
+    pub(super) fn decoded(entry: Entry, text: u64, charge: Option<Charge>) -> Self {
         Self(Arc::new(Counted {
             entry,
+            text: Some(text),
             _charge: charge,
         }))
+    }
+
+    /// Whether the entry was decoded from a text with this hash.
+    pub(super) fn is_of(&self, text: u64) -> bool {
+        self.0.text == Some(text)
     }
 
     /// Whether both are the same copy.
@@ -112,7 +120,11 @@ impl Listed {
 /// An entry that counts against no budget, such as one that this process wrote.
 impl From<Entry> for Listed {
     fn from(entry: Entry) -> Self {
-        Self::charged(entry, None)
+        Self(Arc::new(Counted {
+            entry,
+            text: None,
+            _charge: None,
+        }))
     }
 }
 

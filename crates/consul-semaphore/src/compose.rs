@@ -38,7 +38,7 @@ pub(super) struct Composer<'a> {
     left: usize,
     /// Whether something was left out because Consul accepts no more operations in a transaction.
     cut_short: bool,
-    /// Whether the contender of a waiting workload is written.
+    /// Whether the contender of a waiting workload is written that a slot may have been granted to.
     shows: bool,
     checks: Vec<Op>,
     locks: Vec<Op>,
@@ -302,7 +302,8 @@ impl<'a> Composer<'a> {
 
     /// Makes or updates the contender of a waiting workload, so that others see its place. The write is refused once
     /// the contender or `.lock` has changed, because a late write must neither undo a grant nor bring a dead holder
-    /// back to life.
+    /// back to life. `.lock` does not count for a session that no transaction was sent for before: nothing was granted
+    /// to that session. In a long queue `.lock` changes so often that hardly anybody could join the queue otherwise.
     pub(super) fn show(
         &mut self,
         workload: &Workload,
@@ -317,7 +318,11 @@ impl<'a> Composer<'a> {
             self.checks.push(Op::unchanged(key, index));
             let value = self.body_of(&workload.into(), 0, asked, Some(claim));
             self.lock_contender(session, value);
-            self.shows = true;
+            if self.observed.unused.contains(session) {
+                self.transaction.joins.push(session.clone());
+            } else {
+                self.shows = true;
+            }
         }
     }
 

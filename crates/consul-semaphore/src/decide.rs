@@ -37,7 +37,7 @@ use super::{
     windows::Opening,
     workload::{Phase, SlotId, Uid, Workload},
 };
-use consul_client::{Op, SessionId, clock::Moment};
+use consul_client::{Op, SessionId, clock::Moment, id::IdSet};
 
 /// Largest number of workloads at the head of the queue for which sessions are made ahead. A hand-over then costs one
 /// transaction and one PATCH.
@@ -89,13 +89,11 @@ pub struct Observed<'a> {
     pub queue: &'a [Arc<Workload>],
     /// Sessions that were made ahead.
     pub sessions: &'a BTreeMap<SlotId, SessionId>,
-    /// Workloads that are being written to. The pass after the write judges their next version.
-    pub busy: &'a BTreeSet<Uid>,
-    /// Workloads that could not be started, until they are tried again.
-    pub barred: &'a BTreeSet<Uid>,
-    /// Workloads in `barred` that can't be written to even to give their slot back, and that no start which was sent
-    /// before can still reach.
-    pub immovable: &'a BTreeSet<Uid>,
+    /// Sessions in `sessions` that are known to have neither a contender nor a slot, because nobody has sent a
+    /// transaction for them yet.
+    pub unused: &'a IdSet<SessionId>,
+    /// Workloads that are not written to as usual.
+    pub excluded: &'a Excluded,
     /// Stances of workloads that ask for several slots and can't have all of them yet.
     pub stances: &'a BTreeMap<Uid, Stance>,
     /// Longest cooldown of all semaphores that a workload asks for, for workloads that ask for several semaphores and
@@ -109,6 +107,19 @@ pub struct Observed<'a> {
     pub joint: Option<&'a Uid>,
     /// Number of operations that Consul accepts in a transaction.
     pub operations: usize,
+}
+
+/// The workloads that are not written to as usual.
+#[derive(Clone, Debug, Default)]
+pub struct Excluded {
+    /// Workloads that are being written to, or are left alone for now. The pass after the write judges their next
+    /// version.
+    pub busy: BTreeSet<Uid>,
+    /// Workloads that can't be started for now, and give back their slot.
+    pub barred: BTreeSet<Uid>,
+    /// Barred workloads whose slot is released without a write to them, because the API server refuses that write,
+    /// too. No start that was sent before can still reach them.
+    pub immovable: BTreeSet<Uid>,
 }
 
 /// Decides what to do.
@@ -226,8 +237,8 @@ impl<'a> Pass<'a> {
         let settings = self.observed.settings;
         let held = self.reading.holds(&ours.session);
         let busy = self.is_busy(uid);
-        let barred = self.observed.barred.contains(uid);
-        let immovable = self.observed.immovable.contains(uid);
+        let barred = self.observed.excluded.barred.contains(uid);
+        let immovable = self.observed.excluded.immovable.contains(uid);
         let may_start = !immovable
             && ours
                 .workload
@@ -394,7 +405,7 @@ impl<'a> Pass<'a> {
     /// Returns whether the workload is being written to, or will be by this plan.
     fn is_busy(&self, uid: &Uid) -> bool {
         let Plan { suspends, ends, .. } = &*self.plan;
-        self.observed.busy.contains(uid)
+        self.observed.excluded.busy.contains(uid)
             || suspends.iter().any(|suspend| suspend.workload.uid == *uid)
             || ends.iter().any(|end| end.workload.uid == *uid)
     }
@@ -515,8 +526,7 @@ impl<'a> Pass<'a> {
     fn grant(&mut self) {
         let Observed {
             settings,
-            barred,
-            busy,
+            excluded,
             queue,
             ..
         } = *self.observed;
@@ -538,14 +548,15 @@ impl<'a> Pass<'a> {
         let mut first = true;
         for workload in queue.iter().filter(|workload| settings.may_start(workload)) {
             let uid = &workload.uid;
-            if barred.contains(uid) && workload.asks_for_many() {
+            if excluded.barred.contains(uid) && workload.asks_for_many() {
                 self.plan.parts.insert(uid.clone(), Part::Barred);
             }
             // A workload that gives slots back in this pass can be started again, so the slots are reserved for it if
             // it is the first.
             let gives_back = self.released.contains(uid);
             let settled = self.has_settled(uid) && !gives_back;
-            let left_alone = settled || barred.contains(uid) || busy.contains(uid);
+            let left_alone =
+                settled || excluded.barred.contains(uid) || excluded.busy.contains(uid);
             if left_alone || self.lateness(workload).is_some() {
                 continue;
             }

@@ -708,7 +708,12 @@ impl Holder {
     /// Makes a call, or answers it at once if it needs no request.
     fn call(&mut self, prefix: &Prefix, id: CallId, call: Call) {
         let answer = match call {
-            Call::Read { not_after } => return self.calls.list(id, prefix.folder(), not_after),
+            Call::Read { not_after } => {
+                let mut semaphores = self.semaphores.iter();
+                let watched = semaphores.find(|watched| watched.asked.prefix == *prefix);
+                let known = watched.map(Watched::known).unwrap_or_default();
+                return self.calls.list(id, prefix.folder(), known, not_after);
+            }
             Call::Transact {
                 transaction,
                 not_after,

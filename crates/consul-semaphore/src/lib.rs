@@ -149,7 +149,7 @@ pub use {
     asked::Asked,
     blocked::{Blocked, Interval},
     cooling::Cooldowns,
-    decide::{AHEAD, MOST_OVERTAKEN, Observed, decide},
+    decide::{AHEAD, Excluded, MOST_OVERTAKEN, Observed, decide},
     evidence::{Evidence, SessionState},
     fate::OwnContender,
     identity::{Claim, Cluster, ContenderBody, ContenderName, Identity},

@@ -88,6 +88,18 @@ pub fn agree(
     }
 }
 
+/// Returns Consul's limit if it replaces ours, because the policy is to follow it. A limit that Consul had from the start
+/// does not: the program was given the wrong limit then, and that is a conflict.
+pub fn followed(
+    ours: u32,
+    theirs: Option<u32>,
+    policy: LimitPolicy,
+    defence: Defence,
+) -> Option<u32> {
+    let follows = policy == LimitPolicy::Follow && defence.agreed();
+    theirs.filter(|theirs| follows && *theirs != ours)
+}
+
 /// Returns the new `status.appliedLimits` once no lock key in Consul has another limit than the spec's. This
 /// `ConsulSemaphore` may not replace any other limit after that. The spec's own limit stays in the list only if it
 /// was written here; a limit that was in Consul before is agreed with, and is not ours.
@@ -106,7 +118,7 @@ pub fn with_found(applied: &[u32], found: &[u32]) -> Vec<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use LimitPolicy::{Enforce, Refuse};
+    use LimitPolicy::{Enforce, Follow, Refuse};
 
     #[test]
     fn a_limit_that_was_ours_is_not_ours_once_the_spec_agrees_with_another() {
@@ -140,6 +152,23 @@ mod tests {
                 said, expected,
                 "{theirs:?} {applied:?} {policy:?} {overwritten}"
             );
+        }
+    }
+
+    #[test]
+    fn only_who_has_agreed_with_consul_follows_another_limit() {
+        let mut agreed = Defence::default();
+        agreed.holds(false);
+        for (theirs, policy, defence, expected) in [
+            (Some(5), Follow, agreed, Some(5)),
+            (Some(5), Follow, Defence::default(), None),
+            (Some(5), Refuse, agreed, None),
+            (Some(5), Enforce, agreed, None),
+            (Some(3), Follow, agreed, None),
+            (None, Follow, agreed, None),
+        ] {
+            let limit = followed(3, theirs, policy, defence);
+            assert_eq!(limit, expected, "{theirs:?} {policy:?} {defence:?}");
         }
     }
 

@@ -472,6 +472,9 @@ pub struct Transaction {
     pub replaced: Vec<(SessionId, SessionId)>,
     /// The dead holders that the transaction prunes.
     pub prunes: Vec<SessionId>,
+    /// The sessions that no transaction was sent for before, and whose contender is written while nothing checks
+    /// `.lock`. If the transaction has no answer, these sessions must end, because it may arrive at any later time.
+    pub joins: Vec<SessionId>,
     /// The limit that the transaction writes, if that is a new one.
     pub limit: Option<u32>,
     /// Whether the new limit overwrites one that is not ours.
@@ -496,6 +499,16 @@ impl Transaction {
             .iter()
             .filter(|operation| operation.writes());
         writes.map(Op::key)
+    }
+
+    /// Returns the sessions whose contenders the transaction writes.
+    pub fn locked_by(&self) -> impl Iterator<Item = &SessionId> {
+        self.operations
+            .iter()
+            .filter_map(|operation| match operation {
+                Op::Lock { session, .. } => Some(session),
+                _ => None,
+            })
     }
 
     /// Returns the first grant that is only a part of what a workload waits for, because the other parts are at other

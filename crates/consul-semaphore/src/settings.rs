@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{
-    identity::{Cluster, Identity},
+    identity::{Cluster, Identity, NONE},
     plan::Target,
     workload::{SlotRequest, Workload},
 };
@@ -138,6 +138,13 @@ impl Settings {
     /// is started.
     pub fn is_rate(&self) -> bool {
         self.period.is_some()
+    }
+
+    /// Whether these are the settings of a program that asks for slots itself. Nobody else uses its sessions, while those
+    /// of an operator may be adopted by its successor at any time. A host is not a cluster: each program on a host
+    /// stands for itself, although all of them have the same cluster id.
+    pub(crate) fn is_program(&self) -> bool {
+        self.namespace == NONE
     }
 
     /// Returns how long a reading of the prefix may be relied on: the TTL.

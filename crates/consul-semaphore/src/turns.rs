@@ -6,10 +6,11 @@
 //! by then is passed over. If a contender asks for several slots and says so, the other programs keep as many slots
 //! as come free for it, for as long as it goes on saying so.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use super::{
-    identity::ContenderBody, lock::Lock, reading::Reading, settings::Restrictions, windows::Opening,
+    identity::ContenderBody, lock::Lock, reading::Reading, settings::Restrictions,
+    windows::Opening, workload::Place,
 };
 use consul_client::{Entry, SessionId, clock::Moment};
 
@@ -38,40 +39,67 @@ pub struct Turns {
     /// The number of slots that were free at the last reading.
     room: usize,
     began: BTreeMap<SessionId, Turn>,
-    /// The number of slots that each waiting contender asks others to keep.
-    keeps: BTreeMap<SessionId, Keep>,
+    /// The contenders that wait.
+    waiting: BTreeMap<SessionId, Waiting>,
 }
 
-/// The slots that a waiting contender asks others to keep.
-#[derive(Clone, Copy, Debug)]
-struct Keep {
+/// A contender that waits.
+#[derive(Clone, Debug)]
+struct Waiting {
     /// The contender's `ModifyIndex`, and when it was first seen. The time that a write counts begins then, by this
     /// process's clock alone.
     index: u64,
     seen: Moment,
     /// The time at which the contender first asked others to keep slots.
     first: Option<Moment>,
-    slots: u32,
+    says: Statement,
     /// Whether the contender's session is of another semaphore of this cluster.
     neighbour: bool,
 }
 
-impl Keep {
-    /// Returns what a contender asks for that is seen now. `before` is what was known of it, if anything.
+/// What a waiting contender says of itself. It is read once for each write of the contender, because there may be
+/// thousands of contenders, and a pass considers all of them.
+#[derive(Clone, Debug)]
+pub(super) struct Statement {
+    /// Place in the queue, if the contender states it as this program's contenders do.
+    pub(super) place: Option<Place>,
+    /// The id of the cluster that the contender says it is of.
+    pub(super) cluster_id: Option<Arc<str>>,
+    /// Number of slots that the contender waits for.
+    pub(super) awaited: u32,
+    /// Number of slots that the contender asks others to keep for it.
+    kept: u32,
+}
+
+impl Statement {
+    pub(super) fn of(contender: &Entry) -> Self {
+        let body = ContenderBody::read(&contender.value);
+        let body = body.as_ref();
+        Self {
+            place: body.and_then(ContenderBody::place),
+            cluster_id: body.map(|body| body.cluster_id.as_str().into()),
+            awaited: body.map_or(1, ContenderBody::slots_awaited),
+            kept: body.map_or(0, ContenderBody::slots_kept),
+        }
+    }
+}
+
+impl Waiting {
+    /// Returns a contender that is seen now. `before` is what was known of it, if anything.
     fn of(contender: &Entry, before: Option<Self>, now: Moment) -> Self {
         let index = contender.modify_index;
-        if let Some(same) = before.filter(|before| before.index == index) {
-            return same;
-        }
-        let body = ContenderBody::read(&contender.value);
-        let slots = body.map_or(0, |body| body.slots_kept());
-        let first = before.and_then(|before| before.first);
+        let (first, neighbour) = match before {
+            Some(same) if same.index == index => return same,
+            Some(before) => (before.first, before.neighbour),
+            None => (None, false),
+        };
+        let says = Statement::of(contender);
         Self {
             index,
             seen: now,
-            first: first.or((slots > 0).then_some(now)),
-            slots,
-            neighbour: before.is_some_and(|before| before.neighbour),
+            first: first.or((says.kept > 0).then_some(now)),
+            says,
+            neighbour,
         }
     }
 }
@@ -158,12 +186,12 @@ impl Turns {
             began.entry(session.clone()).or_insert(turn);
         }
         self.began = began;
-        let mut before = std::mem::take(&mut self.keeps);
-        let keeps = reading.waiting().map(|(session, entry)| {
-            let keep = Keep::of(entry, before.remove(session), now);
-            (session.clone(), keep)
+        let mut before = std::mem::take(&mut self.waiting);
+        let waiting = reading.waiting().map(|(session, entry)| {
+            let waiting = Waiting::of(entry, before.remove(session), now);
+            (session.clone(), waiting)
         });
-        self.keeps = keeps.collect();
+        self.waiting = waiting.collect();
     }
 
     /// Forgets the turns that have begun and not ended, because the prefix is not followed for a while. A slot that
@@ -175,26 +203,31 @@ impl Turns {
 
     /// Records which contenders belong to other semaphores of this cluster, by their sessions.
     pub(super) fn note_neighbours(&mut self, is_neighbour: impl Fn(&SessionId) -> bool) {
-        for (session, keep) in &mut self.keeps {
-            keep.neighbour = is_neighbour(session);
+        for (session, waiting) in &mut self.waiting {
+            waiting.neighbour = is_neighbour(session);
         }
+    }
+
+    /// Returns what a waiting contender says of itself.
+    pub(super) fn statement(&self, session: &SessionId) -> Option<&Statement> {
+        self.waiting.get(session).map(|waiting| &waiting.says)
     }
 
     /// Returns how many slots are kept for this contender, and until when. A contender that `claims` to be of this
     /// cluster and is not may be a copy of what our operator wrote once. Such a contender is believed only once,
     /// however often it is written.
     pub fn kept(&self, session: &SessionId, claims: bool) -> Option<(u32, Moment)> {
-        let keep = self.keeps.get(session).filter(|keep| keep.slots > 0)?;
-        let doubted = claims && !keep.neighbour;
-        let since = keep.first.filter(|_| doubted).unwrap_or(keep.seen);
-        Some((keep.slots, since + KEEP_SLOTS_FOR))
+        let waiting = self.waiting.get(session);
+        let waiting = waiting.filter(|waiting| waiting.says.kept > 0)?;
+        let doubted = claims && !waiting.neighbour;
+        let since = waiting.first.filter(|_| doubted).unwrap_or(waiting.seen);
+        Some((waiting.says.kept, since + KEEP_SLOTS_FOR))
     }
 
     /// Returns when a contender must be written anew so that others go on keeping slots for it.
     pub fn anew(&self, session: &SessionId) -> Option<Moment> {
-        self.keeps
-            .get(session)
-            .map(|keep| keep.seen + REWRITE_CONTENDER_AFTER)
+        let waiting = self.waiting.get(session);
+        waiting.map(|waiting| waiting.seen + REWRITE_CONTENDER_AFTER)
     }
 
     /// Returns when the turn of this contender ends, if a slot is free for it. The contenders after it take no slot

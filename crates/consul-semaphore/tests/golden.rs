@@ -16,11 +16,12 @@ use std::{
     time::Duration,
 };
 
-use consul_client::{Entry, Listing, Op, SessionId, clock::Moment};
+use consul_client::{Entry, Listing, Op, SessionId, clock::Moment, id::IdSet};
 use consul_semaphore::{
-    Cluster, ContenderBody, Cooldowns, Defence, Evidence, Identity, LimitPolicy, Lock, Mode,
-    MutexMemory, Observed, OnContention, OnSlotLost, OwnContender, Phase, Reading, Restrictions,
-    Settings, SlotId, SlotRequest, Starts, Turns, Workload, decide, plan::Target, reading::Deaths,
+    Cluster, ContenderBody, Cooldowns, Defence, Evidence, Excluded, Identity, LimitPolicy, Lock,
+    Mode, MutexMemory, Observed, OnContention, OnSlotLost, OwnContender, Phase, Reading,
+    Restrictions, Settings, SlotId, SlotRequest, Starts, Turns, Workload, decide, plan::Target,
+    reading::Deaths,
 };
 
 /// The session that our waits and grants are made with.
@@ -161,9 +162,8 @@ impl Facts {
             sessions: &session
                 .map(|id| (slot.clone(), id.clone()))
                 .collect::<BTreeMap<_, _>>(),
-            busy: &BTreeSet::new(),
-            barred: &BTreeSet::new(),
-            immovable: &BTreeSet::new(),
+            unused: &IdSet::default(),
+            excluded: &Excluded::default(),
             stances: &BTreeMap::new(),
             longest_cooldowns: &BTreeMap::new(),
             requests: &BTreeMap::new(),

@@ -12,9 +12,9 @@ use super::{ALIVE, holder, named};
 use crate::{check::report::Outcome, controller::defence};
 use consul_client::{Entry, Session, SessionId, clock::Moment};
 use consul_semaphore::{
-    Agreement, Cooldowns, Deaths, Defence, Evidence, Identity, Lock, MutexMemory, Observed,
-    OwnContender, Phase, Plan, Reading, Settings, SlotId, Starts, Turns, Uid, Workload, decide,
-    windows::Opening,
+    Agreement, Cooldowns, Deaths, Defence, Evidence, Excluded, Identity, Lock, MutexMemory,
+    Observed, OwnContender, Phase, Plan, Reading, Settings, SlotId, Starts, Turns, Uid, Workload,
+    decide, windows::Opening,
 };
 use consul_semaphore_api::ConsulSemaphore;
 use consul_semaphore_workload::TrackedWorkload;
@@ -126,7 +126,6 @@ impl LockKeyFacts {
         } else {
             cooldowns.observe(&self.reading, &self.ours, now, time);
         }
-        let none = BTreeSet::new();
         decide(&Observed {
             now,
             time,
@@ -146,9 +145,8 @@ impl LockKeyFacts {
             bound: &self.bound,
             queue: &self.waiting,
             sessions: &self.sessions,
-            busy: &none,
-            barred: &none,
-            immovable: &none,
+            unused: &consul_client::id::IdSet::default(),
+            excluded: &Excluded::default(),
             stances: &BTreeMap::new(),
             longest_cooldowns: &BTreeMap::new(),
             requests: &BTreeMap::new(),

@@ -21,7 +21,7 @@ pub(super) fn suspend_what_is_not_proved(observed: &Observed<'_>, plan: &mut Pla
     let running = observed.bound.iter().filter(|workload| {
         workload.phase == Phase::Running
             && workload.started_at(&lock_key)
-            && !observed.busy.contains(&workload.uid)
+            && !observed.excluded.busy.contains(&workload.uid)
     });
     for workload in running {
         let Some(deadline) = observed.evidence.deadline(observed.settings, workload) else {

@@ -68,8 +68,8 @@ impl<'a> Pass<'a> {
         let uid = &ours.identity.uid;
         workload.is_some()
             && slot.may_start(self.observed.now)
-            && !self.observed.immovable.contains(uid)
-            && !self.observed.barred.contains(uid)
+            && !self.observed.excluded.immovable.contains(uid)
+            && !self.observed.excluded.barred.contains(uid)
     }
 
     /// Settles that the workload is still to be started in this slot.

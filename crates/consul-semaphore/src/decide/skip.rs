@@ -85,7 +85,7 @@ impl Pass<'_> {
 
     fn may_be_skipped(&self, workload: &Workload) -> bool {
         let left_alone = self.has_settled(&workload.uid)
-            || self.observed.barred.contains(&workload.uid)
+            || self.observed.excluded.barred.contains(&workload.uid)
             || self.is_busy(&workload.uid);
         workload.is_skippable() && self.observed.settings.may_start(workload) && !left_alone
     }

@@ -5,8 +5,9 @@ use std::collections::BTreeSet;
 use super::{Observed, Pass};
 use crate::{
     ContenderBody, Mode,
-    identity::{Claim, NONE},
+    identity::Claim,
     reading::Reading,
+    turns::Statement,
     workload::{Place, Workload},
 };
 use consul_client::{Entry, SessionId, clock::Moment};
@@ -45,21 +46,17 @@ impl ForeignWaiter {
             now,
             ..
         } = *observed;
-        let body = ContenderBody::read(&entry.value);
-        // A host is not a cluster: each program on a host stands for itself, although all of them have the same
-        // cluster id.
-        let claims = settings.namespace != NONE
-            && body
-                .as_ref()
-                .is_some_and(|body| body.cluster_id == settings.cluster.id);
+        let known = turns.statement(session).cloned();
+        let says = known.unwrap_or_else(|| Statement::of(entry));
+        let claims =
+            !settings.is_program() && says.cluster_id.as_deref() == Some(&*settings.cluster.id);
         let kept = turns
             .kept(session, claims)
             .filter(|(_, until)| *until > now);
-        let awaited = body.as_ref().map_or(1, ContenderBody::slots_awaited);
-        let slots = kept.map_or(awaited, |(slots, _)| slots.min(settings.limit));
+        let slots = kept.map_or(says.awaited, |(slots, _)| slots.min(settings.limit));
         let until = kept.map_or_else(|| turns.ends(session), |(_, until)| Some(until));
         Self {
-            place: body.and_then(|body| body.place()),
+            place: says.place,
             created: entry.create_index,
             slots: usize::try_from(slots).unwrap_or(usize::MAX),
             until,

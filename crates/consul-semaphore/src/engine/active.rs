@@ -6,10 +6,10 @@ use std::{
     sync::Arc,
 };
 
-use super::{
-    Lookup, Owner, knowledge::Knowledge, queue::SlotsHeld, refusals::Excluded, sessions::Sessions,
+use super::{Lookup, Owner, knowledge::Knowledge, queue::SlotsHeld, sessions::Sessions};
+use crate::{
+    Evidence, Excluded, Identity, OwnContender, Reading, Settings, Uid, Workload, reading::Changed,
 };
-use crate::{Evidence, Identity, OwnContender, Reading, Settings, Uid, Workload, reading::Changed};
 use consul_client::SessionId;
 
 /// Contenders and workloads that a pass checks.

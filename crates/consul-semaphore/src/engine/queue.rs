@@ -24,15 +24,16 @@ use super::{
     knowledge::Knowledge,
     message::{Action, Answer, Call, CallId, Event, Moved, Now, Outcome, Write, Written},
     proofs::{self, Proofs, Remark},
-    refusals::{Excluded, WriteRefusals},
+    refusals::WriteRefusals,
     sessions::Sessions,
     waiting::{Reach, head},
 };
 use crate::{
-    Agreement, Asked, ContenderBody, ContenderName, Cooldowns, Defence, Evidence, Identity,
-    LastProof, LimitPolicy, Lock, OwnContender, Phase, Plan, Proved, Reading, SessionState,
-    Settings, SlotRequest, Starts, Turns, Uid, Workload, decide,
+    Agreement, Asked, ContenderBody, ContenderName, Cooldowns, Defence, Evidence, Excluded,
+    Identity, LastProof, Lock, OwnContender, Phase, Plan, Proved, Reading, SessionState, Settings,
+    SlotRequest, Starts, Turns, Uid, Workload, decide,
     evidence::{LATE, tenure},
+    limit::followed,
     plan::{
         End, Fail, Failed, GiveBack, Grant, HeldSlot, Part, RecordWait, Release, SessionRequest,
         Skip, Skipped, Stance, Start, Target, Transaction,
@@ -385,13 +386,7 @@ impl Queue {
         match event {
             Event::Spec { settings, changed } => {
                 self.settings = *settings;
-                let Settings {
-                    limit,
-                    restrictions,
-                    ..
-                } = &self.settings;
-                self.knowledge.memory.turns.restrict(*limit, restrictions);
-                self.active.look_at_all();
+                self.restrict();
                 if changed {
                     self.limits.defence = Defence::default();
                 }
@@ -410,6 +405,7 @@ impl Queue {
                     && let Blocks::Transact(transaction) = blocking.what
                 {
                     self.knowledge.transaction_lost(&transaction, now);
+                    self.end_joined(&transaction);
                 }
                 self.knowledge.start_anew();
             }
@@ -538,7 +534,22 @@ impl Queue {
             {
                 self.be_cautious();
             }
-            Err(error) => self.knowledge.transaction_failed(transaction, error, now),
+            Err(error) => self.transaction_failed(transaction, error, now),
+        }
+    }
+
+    fn transaction_failed(&mut self, transaction: &Transaction, error: consul::Error, now: Now) {
+        if error.may_have_been_applied() {
+            self.end_joined(transaction);
+        }
+        self.knowledge.transaction_failed(transaction, error, now);
+    }
+
+    /// Ends the sessions that a transaction without an answer brought into the queue. While such a session lives, the
+    /// transaction could write the contender late, when the session is a dead holder, and bring it back to life.
+    fn end_joined(&mut self, transaction: &Transaction) {
+        for session in &transaction.joins {
+            self.end_session(session);
         }
     }
 
@@ -714,6 +725,9 @@ impl Queue {
         let own = Owner::Own(Arc::new(identity));
         self.sessions.owners.insert(id.clone(), own);
         self.sessions.kept.insert(id.clone());
+        if self.settings.is_program() {
+            self.sessions.unused.insert(id.clone());
+        }
         if let Some(other) = self.sessions.ahead.insert(slot, id) {
             self.end_session(&other);
         }
@@ -942,23 +956,30 @@ impl Queue {
             .collect()
     }
 
-    /// Takes Consul's limit instead of ours where the policy says so. If Consul has another limit from the start, that
-    /// is a conflict, because the program was given the wrong limit.
+    /// Takes Consul's limit instead of ours where the policy says so.
     fn follow_limit(&mut self) {
-        let lock = self.knowledge.reading.as_ref().map(Reading::lock);
-        let follows = self.settings.policy == LimitPolicy::Follow && self.limits.defence.agreed();
-        if let Some(Lock::Semaphore { body, .. }) = lock
-            && follows
-            && body.limit() != self.settings.limit
-        {
-            self.settings.limit = body.limit();
+        let Settings { limit, policy, .. } = self.settings;
+        let theirs = match self.knowledge.reading.as_ref().map(Reading::lock) {
+            Some(Lock::Semaphore { body, .. }) => Some(body.limit()),
+            _ => None,
+        };
+        if let Some(theirs) = followed(limit, theirs, policy, self.limits.defence) {
+            self.settings.limit = theirs;
             // The earlier limit is not ours any more, because this queue must not write it back.
-            self.limits.recorded = vec![body.limit()];
-            let restrictions = &self.settings.restrictions;
-            let turns = &mut self.knowledge.memory.turns;
-            turns.restrict(self.settings.limit, restrictions);
-            self.active.look_at_all();
+            self.limits.recorded = vec![theirs];
+            self.restrict();
         }
+    }
+
+    /// Lets all turns and passes go by the limit and the restrictions that the settings have now.
+    fn restrict(&mut self) {
+        let Settings {
+            limit,
+            restrictions,
+            ..
+        } = &self.settings;
+        self.knowledge.memory.turns.restrict(*limit, restrictions);
+        self.active.look_at_all();
     }
 
     /// Returns whether nothing is known yet of the session of a waiting workload, so that nothing can be granted.
@@ -986,7 +1007,7 @@ impl Queue {
             Blocks::Read => self.knowledge.read_failed(error, now),
             Blocks::Resolve(_) => self.knowledge.resolve_failed(error, now),
             Blocks::Transact(transaction) => {
-                self.knowledge.transaction_failed(&transaction, error, now);
+                self.transaction_failed(&transaction, error, now);
             }
         }
         self.catch_up(now);
@@ -1290,6 +1311,9 @@ impl Queue {
     ) -> (CallId, Option<Moment>) {
         self.limits.fenced &= transaction.limit.is_none();
         self.calls.in_doubt = true;
+        for session in transaction.locked_by() {
+            self.sessions.unused.remove(session);
+        }
         self.note_starts(transaction, now);
         let until = self.patience_for_calls(now);
         if let Some(until) = until {

@@ -1,13 +1,10 @@
 //! Remembers what the API server refused to do to workloads, and decides what follows: for each workload, and for all
 //! of them when the refusals have nothing to do with the workload.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    time::Duration,
-};
+use std::{collections::BTreeMap, time::Duration};
 
 use super::{Now, message::Write};
-use crate::{Uid, holding::Setback};
+use crate::{Excluded, Uid, holding::Setback};
 use consul_client::clock::Moment;
 
 /// Time for which the API server may still apply a request that it has not answered: the API server's own limit for a
@@ -79,18 +76,6 @@ impl Refused {
             (_, before) => before,
         }
     }
-}
-
-/// The workloads that are not written to as usual.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Excluded {
-    /// Workloads that are being written to, or are left alone for now.
-    pub(super) busy: BTreeSet<Uid>,
-    /// Workloads that can't be started for now, and give back their slot.
-    pub(super) barred: BTreeSet<Uid>,
-    /// Barred workloads whose slot is released without a write to them, because the API server refuses that write,
-    /// too.
-    pub(super) immovable: BTreeSet<Uid>,
 }
 
 /// The state in which no workload is started for now.

@@ -30,6 +30,8 @@ pub(crate) struct Sessions {
     pub(super) kept: IdSet<SessionId>,
     /// The renewed sessions that were made ahead, by slot.
     pub(crate) ahead: BTreeMap<SlotId, SessionId>,
+    /// The renewed sessions that no transaction was sent for yet, by anybody: only a program can know that.
+    pub(crate) unused: IdSet<SessionId>,
     /// The slots that a session is being made for.
     pub(super) making: BTreeSet<SlotId>,
     /// Sessions that no longer exist although a reading showed their contender; the prefix was read again because of
@@ -59,6 +61,7 @@ impl Sessions {
             let gone = lookup.life(session) == Some(SessionState::Gone);
             let lives = self.kept.contains(session) && !gone;
             if !lives && self.kept.remove(session) {
+                self.unused.remove(session);
                 dead.push(session.clone());
             }
             lives
@@ -147,6 +150,7 @@ impl Sessions {
     /// Forgets a session; returns whether it was renewed for this queue.
     pub(super) fn remove(&mut self, session: &SessionId) -> bool {
         self.ahead.retain(|_, ahead| ahead != session);
+        self.unused.remove(session);
         self.kept.remove(session)
     }
 }

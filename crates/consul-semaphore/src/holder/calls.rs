@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use tokio::{
-    sync::Notify,
+    sync::{Notify, watch},
     task::{JoinError, JoinSet},
 };
 
@@ -13,7 +13,7 @@ use crate::{
     holding::Renewal,
     plan::Transaction,
 };
-use consul_client::{self as consul, Client, NewSession, SessionId, clock::Moment};
+use consul_client::{self as consul, Client, Entries, NewSession, SessionId, clock::Moment};
 
 /// The result of a call.
 pub(super) enum CallResult {
@@ -76,11 +76,21 @@ impl ConsulCalls {
         !self.ending.is_empty()
     }
 
-    /// Lists a folder.
-    pub(super) fn list(&mut self, id: CallId, folder: String, not_after: Option<Moment>) {
+    /// Lists a folder, of which these entries are known, and sets the known entries.
+    pub(super) fn list(
+        &mut self,
+        id: CallId,
+        folder: String,
+        known: watch::Sender<Entries>,
+        not_after: Option<Moment>,
+    ) {
         let consul = self.by(not_after);
         self.under_way.spawn(async move {
-            let listing = consul.list(&folder).await;
+            let before = known.borrow().clone();
+            let listing = consul.list_over(&folder, &before).await;
+            if let Ok(listing) = &listing {
+                known.send_replace(listing.entries.clone());
+            }
             (id, CallResult::Answer(Answer::Listing(listing)))
         });
     }

@@ -24,7 +24,7 @@ use crate::{
     engine::{Engine, Queue, QueueRef, SemaphoreRef},
     identity,
 };
-use consul_client::{self as consul, Client, Listing, WatchOptions, clock::Moment};
+use consul_client::{self as consul, Client, Entries, Listing, WatchOptions, clock::Moment};
 
 /// One of the semaphores that a program asks for.
 pub(super) struct Watched {
@@ -37,6 +37,8 @@ pub(super) struct Watched {
     /// Whether the prefix is to be watched, because the turn is near, or the program holds slots or does not wait.
     is_near: bool,
     follows: Follows,
+    /// The entries of the last listing: most of them are in the next one, too.
+    known: watch::Sender<Entries>,
     /// The shortest time between two readings of the watch.
     spacing: watch::Sender<Duration>,
     /// Whether the program waits in an order, so that no other program takes the slot that is for it.
@@ -60,9 +62,13 @@ enum Follows {
 /// the readings that a slot is lost, and the state of `.lock` when it gives a slot back.
 const HOLDER_READING_INTERVAL: Duration = Duration::from_secs(1);
 
+/// The shortest time between two readings of a program whose turn is far. Until its contender is written, which shows
+/// its place, it has nothing to learn from the prefix.
+const FAR_READING_INTERVAL: Duration = Duration::from_secs(1);
+
 /// The shortest time between two readings of a program that waits, for each slot that must come free before the
 /// program may be next.
-const WAITER_READING_INTERVAL_PER_SLOT: Duration = Duration::from_millis(25);
+const WAITER_READING_INTERVAL_PER_SLOT: Duration = Duration::from_millis(50);
 
 /// The longest value of the time between two readings of a program that waits: a slot stays free for so long if all
 /// contenders before the program leave at once.
@@ -81,11 +87,16 @@ fn holding(contenders: usize, ttl: Option<Duration>) -> Duration {
     }
 }
 
-/// Returns the shortest time between two readings of a program that waits, where others wait before it for `before`
-/// slots. All waiting programs may be on one machine, so only a program that may be next when all holders end sees
-/// each change at once.
-fn waiting(before: usize, lock: &Lock) -> Duration {
-    let further = before.saturating_sub(approach::limit_of(lock).unwrap_or(0));
+/// Returns the shortest time between two readings of a program that waits in a queue of so many contenders, where
+/// others wait before it for `before` slots. All waiting programs may be on one machine, so only a program that may be
+/// next when all holders end sees each change at once, and in a long queue only the program that is next.
+fn waiting(before: usize, contenders: usize, lock: &Lock) -> Duration {
+    let at_once = if contenders > approach::LONG_QUEUE {
+        0
+    } else {
+        approach::limit_of(lock).unwrap_or(0)
+    };
+    let further = before.saturating_sub(at_once);
     let further = u32::try_from(further).unwrap_or(u32::MAX);
     WAITER_READING_INTERVAL_PER_SLOT
         .saturating_mul(further)
@@ -106,6 +117,7 @@ impl Watched {
             absent: None,
             is_near: false,
             follows: Follows::No,
+            known: watch::channel(Entries::default()).0,
             spacing: watch::channel(Duration::ZERO).0,
             is_awaited: watch::channel(false).0,
             far_at: None,
@@ -138,6 +150,11 @@ impl Watched {
         (from != to).then_some((from, to))
     }
 
+    /// Returns the entries of the last listing, for a call that lists the prefix and then sets them.
+    pub(super) fn known(&self) -> watch::Sender<Entries> {
+        self.known.clone()
+    }
+
     /// Follows the prefix as the last pass says: closely while the turn is near or the program does not wait, and
     /// otherwise from afar. Returns whether the prefix is followed closely.
     pub(super) fn follow(
@@ -152,17 +169,19 @@ impl Watched {
             return self.is_near;
         };
         let ttl = engine.queue(&self.queue).and_then(|of| of.settings().ttl);
+        let far = last.before.filter(|before| self.is_far(*before, reading));
+        let contenders = reading.count_of_contenders();
         let spacing = match last.before {
-            Some(before) => waiting(before, reading.lock()),
-            None => holding(reading.count_of_contenders(), ttl),
+            Some(_) if far.is_some() => FAR_READING_INTERVAL,
+            Some(before) => waiting(before, contenders, reading.lock()),
+            None => holding(contenders, ttl),
         };
         self.spacing
             .send_if_modified(|known| std::mem::replace(known, spacing) != spacing);
         let is_awaited = last.before.is_some() && self.has_order(engine);
         self.is_awaited
             .send_if_modified(|known| std::mem::replace(known, is_awaited) != is_awaited);
-        let before = last.before.filter(|before| self.is_far(*before, reading));
-        match before {
+        match far {
             None => {
                 self.is_near = true;
                 if matches!(self.follows, Follows::FromAfar(_)) {
@@ -215,6 +234,7 @@ impl Watched {
                 spacing: self.spacing.subscribe(),
                 urgent: self.is_awaited.subscribe(),
                 shares_turns: true,
+                known: self.known.borrow().clone(),
                 ..WatchOptions::default()
             };
             let readings = consul.readings(&self.asked.prefix.folder(), options);
@@ -227,8 +247,12 @@ impl Watched {
             return Poll::Pending;
         };
         let reading = readings.poll_recv(context);
-        if matches!(reading, Poll::Ready(None)) {
-            (self.is_near, self.follows) = (true, Follows::No);
+        match &reading {
+            Poll::Ready(Some(Ok(listing))) => {
+                self.known.send_replace(listing.entries.clone());
+            }
+            Poll::Ready(None) => (self.is_near, self.follows) = (true, Follows::No),
+            Poll::Ready(Some(Err(_))) | Poll::Pending => {}
         }
         reading
     }

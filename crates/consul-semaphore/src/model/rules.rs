@@ -42,7 +42,10 @@ fn check_patches(observed: &Observed<'_>, plan: &Plan) {
             written.insert(&target.uid),
             "{target:?} is written to twice"
         );
-        assert!(!observed.busy.contains(&target.uid), "{target:?} is busy");
+        assert!(
+            !observed.excluded.busy.contains(&target.uid),
+            "{target:?} is busy"
+        );
     }
 }
 
@@ -171,7 +174,8 @@ fn waits(observed: &Observed<'_>, transaction: &Transaction, workload: &Workload
         ours.identity.uid == workload.uid
             && (workload.started_by(session) || (held || given_back) && !leaves)
     });
-    let away = observed.barred.contains(&workload.uid) || observed.busy.contains(&workload.uid);
+    let away = observed.excluded.barred.contains(&workload.uid)
+        || observed.excluded.busy.contains(&workload.uid);
     observed.settings.may_start(workload) && !taken && !away
 }
 
@@ -183,7 +187,9 @@ fn runs_without_slot(observed: &Observed<'_>, workload: &Workload) -> bool {
         let held = observed.reading.is_some_and(|r| r.holds(&ours.session));
         ours.identity.uid == workload.uid && held
     });
-    here && workload.phase == Phase::Running && !held && !observed.busy.contains(&workload.uid)
+    here && workload.phase == Phase::Running
+        && !held
+        && !observed.excluded.busy.contains(&workload.uid)
 }
 
 /// The body of `.lock` that a transaction writes, or its equivalent for a mutex.

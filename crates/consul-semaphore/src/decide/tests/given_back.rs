@@ -9,7 +9,7 @@ fn one_that_cannot_be_started_blocks_nobody() {
     facts
         .queue(&[waiting("a"), waiting("b")])
         .session("b", "sb");
-    facts.barred.insert("a".into());
+    facts.excluded.barred.insert("a".into());
     // Another replica may be about to start it: the workload is written to first.
     let plan = facts.decide();
     assert_eq!((released(&plan), granted(&plan)), (vec![], vec![]));
@@ -48,8 +48,8 @@ fn one_that_cannot_even_be_told_blocks_nobody_either() {
     facts
         .queue(&[waiting("a"), waiting("b")])
         .session("b", "sb");
-    facts.barred.insert("a".into());
-    facts.immovable.insert("a".into());
+    facts.excluded.barred.insert("a".into());
+    facts.excluded.immovable.insert("a".into());
     let plan = facts.decide();
     assert_eq!((released(&plan), granted(&plan)), (vec!["sa"], vec!["b"]));
     assert_eq!(plan.give_backs, []);
@@ -61,8 +61,8 @@ fn one_that_cannot_be_told_keeps_its_slot_until_its_pods_are_proved_gone() {
     let workload = samples::workload("a", Phase::Idle, Some("old"), None);
     let mut facts = Facts::new(1, &["sa"]);
     facts.ours("sa", &workload, false).queue(&[workload]);
-    facts.barred.insert("a".into());
-    facts.immovable.insert("a".into());
+    facts.excluded.barred.insert("a".into());
+    facts.excluded.immovable.insert("a".into());
     let plan = facts.decide();
     assert_eq!((plan.transaction, plan.give_backs), (None, vec![]));
     facts.ours[0].pods_gone = true;
@@ -76,8 +76,8 @@ fn a_slot_is_not_released_while_its_workload_is_written_to() {
     facts
         .ours("sa", &waiting("a"), false)
         .queue(&[waiting("a")]);
-    facts.barred.insert("a".into());
-    facts.busy.insert("a".into());
+    facts.excluded.barred.insert("a".into());
+    facts.excluded.busy.insert("a".into());
     assert_eq!(released(&facts.decide()), [""; 0]);
 }
 
@@ -102,7 +102,7 @@ fn a_user_s_suspension_that_cannot_be_noted_keeps_no_slot() {
     facts
         .queue(&[workload.clone(), waiting("b")])
         .session("b", "sb");
-    facts.immovable.insert("a".into());
+    facts.excluded.immovable.insert("a".into());
     let plan = facts.decide();
     assert_eq!((released(&plan), granted(&plan)), (vec!["sa"], vec!["b"]));
     assert_eq!(plan.give_backs, []);

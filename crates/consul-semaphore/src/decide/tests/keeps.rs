@@ -157,7 +157,7 @@ fn it_stops_telling_them_when_it_must_not_keep_any_more() {
 
     // It can't be started for now.
     facts = Facts::telling();
-    facts.barred.insert("a".into());
+    facts.excluded.barred.insert("a".into());
     assert_eq!(released(&facts.decide()), ["a0"]);
 
     facts = Facts::telling();

@@ -267,7 +267,7 @@ fn pods_whose_holder_was_removed_keep_their_slot_reserved() {
 fn nobody_takes_the_place_of_pods_while_their_workload_is_being_suspended() {
     let mut facts = Facts::new(1, &[]);
     facts.bound(running("a", "sa"));
-    facts.busy.insert("a".into());
+    facts.excluded.busy.insert("a".into());
     facts.queue(&[waiting("b")]).session("b", "sb");
     assert_eq!(granted(&facts.decide()), [""; 0]);
 }
@@ -278,7 +278,7 @@ fn one_that_is_being_written_to_is_not_suspended_once_more() {
     let a = running("a", "sa");
     facts.ours("sa", &a, false).bound(a);
     facts.evidence = evidence(&facts, NOW - 9);
-    facts.busy.insert("a".into());
+    facts.excluded.busy.insert("a".into());
     for plan in [facts.decide(), facts.decide_without_consul()] {
         assert_eq!(plan.suspends, []);
     }

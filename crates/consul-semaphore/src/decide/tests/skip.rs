@@ -84,8 +84,8 @@ fn a_skip_workload_waits_while_anything_else_blocks_grants() {
         |facts| facts.settings.terminating = true,
         |facts| _ = facts.lock(2, &["foreign", "other"]),
         |facts| _ = facts.raw_lock("garbage"),
-        |facts| _ = facts.barred.insert("a".into()),
-        |facts| _ = facts.busy.insert("a".into()),
+        |facts| _ = facts.excluded.barred.insert("a".into()),
+        |facts| _ = facts.excluded.busy.insert("a".into()),
     ];
     for (number, obstacle) in obstacles.into_iter().enumerate() {
         let mut facts = taken();

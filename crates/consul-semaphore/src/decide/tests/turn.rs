@@ -215,6 +215,22 @@ fn a_contender_is_made_only_while_consul_is_as_it_was_read() {
     assert!(operations.contains(&missing) && operations.contains(&unchanged));
 }
 
+/// In a long queue `.lock` changes many times while a contender is written. A slot can't have been granted to a session
+/// that no transaction was sent for.
+#[test]
+fn a_session_that_was_never_used_joins_the_queue_however_often_the_lock_changes() {
+    let mut facts = Facts::new(1, &["h"]);
+    facts
+        .contender("h")
+        .queue(&[waiting("a")])
+        .session("a", "sa");
+    facts.unused.insert("sa".into());
+    let transaction = facts.decide().transaction.unwrap();
+    assert_eq!(transaction.joins, ["sa".into()]);
+    let keys: Vec<_> = transaction.operations.iter().map(Op::key).collect();
+    assert_eq!(keys, ["p/sa", "p/sa"], "the check and the write");
+}
+
 #[test]
 fn of_overtaken_workloads_only_the_first_keeps_its_contender() {
     // One is shown for each slot.

@@ -4,8 +4,8 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use super::Queue;
 use crate::{
-    Observed, OwnContender, Phase, Uid, Workload,
-    engine::{knowledge::Memory, message::Now, refusals::Excluded},
+    Excluded, Observed, OwnContender, Phase, Uid, Workload,
+    engine::{knowledge::Memory, message::Now},
 };
 use consul_client::SessionId;
 
@@ -55,9 +55,8 @@ impl Facts {
             bound: &self.bound,
             queue: &self.waiting,
             sessions: &queue.sessions.ahead,
-            busy: &self.excluded.busy,
-            barred: &self.excluded.barred,
-            immovable: &self.excluded.immovable,
+            unused: &queue.sessions.unused,
+            excluded: &self.excluded,
             stances: &queue.stances,
             longest_cooldowns: &queue.longest_cooldowns,
             requests: &queue.requests,

@@ -214,3 +214,58 @@ fn only_some_sessions_are_made_at_once_however_many_slots_are_free() {
     }
     assert_eq!(ask_for_all(&mut queue).len(), 2);
 }
+
+/// Such a transaction does not check `.lock`, so it may come late and bring the session back to life when it is a dead
+/// holder.
+#[test]
+fn a_session_that_may_have_joined_without_an_answer_ends() {
+    let now = at(Moment::from_boot(Duration::from_secs(1000)));
+    let workload = Arc::new(samples::workload("a", Phase::Idle, None, None));
+    let store = Store {
+        workload: workload.clone(),
+        life: SessionState::Endless,
+    };
+    let ended_after = |result: Result<Vec<Entry>, consul::Error>| {
+        let settings = Settings {
+            namespace: crate::identity::NONE.to_owned(),
+            ..samples::settings(1)
+        };
+        let mut queue = Queue::new(settings, vec![1], Defence::default());
+        queue.handle(Event::Access(Some(64)), now, &store);
+        queue.make_session(&SessionRequest {
+            workload: Target::from(&workload),
+            ordinal: 0,
+            ahead: true,
+        });
+        for (id, _) in calls(&mut queue) {
+            let answer = Answer::SessionMade(Ok("s".into()));
+            queue.handle(Event::Answered(id, answer), now, &store);
+        }
+        assert!(queue.sessions.unused.contains(&"s".into()));
+        let transaction = Arc::new(Transaction {
+            operations: vec![consul::Op::Lock {
+                key: "p/s".to_owned(),
+                value: Vec::new(),
+                flags: 0,
+                session: "s".into(),
+            }],
+            joins: vec!["s".into()],
+            ..Transaction::default()
+        });
+        let (id, _) = queue.await_transaction(&transaction, now);
+        assert!(queue.sessions.unused.is_empty(), "it was sent");
+        let sent = now.moment;
+        let answer = Answer::Transacted { sent, result };
+        queue.handle(Event::Answered(id, answer), now, &store);
+        std::iter::from_fn(|| queue.next_action())
+            .any(|action| matches!(action, Action::Destroy(session) if session == "s".into()))
+    };
+    let unreachable = |undecided| consul::Error::Unreachable {
+        message: "no answer".into(),
+        undecided,
+    };
+    assert!(ended_after(Err(unreachable(true))));
+    assert!(!ended_after(Err(unreachable(false))), "it was not sent");
+    assert!(!ended_after(Err(consul::Error::Conflict(Vec::new()))));
+    assert!(!ended_after(Ok(Vec::new())));
+}

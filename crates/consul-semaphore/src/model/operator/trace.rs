@@ -42,6 +42,7 @@ impl Operator {
             step.trace(outside, canon);
         }
         canon.sessions(queue.sessions());
+        canon.sessions(queue.sessions.unused.iter());
         let troubles = queue.knowledge.troubles.attempts();
         canon.word(&(queue.is_blocked(), troubles));
         let (defence, fenced) = queue.defended();
@@ -204,6 +205,7 @@ fn trace_transaction(transaction: &Transaction, outside: &Outside, canon: &mut C
         prunes,
         limit,
         enforced,
+        joins,
         removes_lock: _,
         lock: _,
     } = transaction;
@@ -246,7 +248,7 @@ fn trace_transaction(transaction: &Transaction, outside: &Outside, canon: &mut C
     for cooling in cooldowns {
         canon.session(&cooling.session);
     }
-    for session in stamped.iter().chain(prunes) {
+    for session in stamped.iter().chain(prunes).chain(joins) {
         canon.session(session);
     }
     for (gone, session) in replaced {
