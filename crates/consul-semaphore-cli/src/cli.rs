@@ -185,6 +185,11 @@ pub(crate) struct ExecFlags {
     #[arg(long)]
     must_exist: bool,
 
+    /// If this command itself runs in slots of these semaphores, because an exec around it holds them, run in those and
+    /// take no others
+    #[arg(long, env = "CONSUL_SEMAPHORE_REENTRANT")]
+    reentrant: bool,
+
     /// Report only what goes wrong, not waiting and grants
     #[arg(long, short)]
     quiet: bool,
@@ -433,6 +438,8 @@ impl ExecFlags {
             patience: self.wait_for.map(Seconds::get),
             quiet: self.quiet,
             foreground: self.foreground,
+            around: slots_around(),
+            reentrant: self.reentrant,
             withheld: if self.pass_consul_credentials {
                 &[]
             } else {
@@ -491,12 +498,32 @@ impl HeldFlags {
             session: self.session.into(),
             lock_index: self.lock_index,
         };
-        match self.slots {
-            Some(SlotList(all)) if all.first() == Some(&named) => all,
-            // Another slot was named, or there is only one.
-            _ => vec![named],
-        }
+        granted_together(named, self.slots)
     }
+}
+
+/// Returns all slots that were granted together with this one, of which the list may be another one's.
+fn granted_together(named: SequencerToCheck, slots: Option<SlotList>) -> Vec<SequencerToCheck> {
+    match slots {
+        Some(SlotList(all)) if all.first() == Some(&named) => all,
+        // Another slot was named, or there is only one.
+        _ => vec![named],
+    }
+}
+
+/// Returns the slots that the environment says this program runs in; none if it does not say so as `exec` does.
+fn slots_around() -> exec::SlotsAround {
+    let variable = |name: &str| std::env::var(name).ok();
+    let named = || {
+        let named = SequencerToCheck {
+            lock_key: variable("CONSUL_SEMAPHORE_LOCK_KEY")?,
+            session: variable("CONSUL_SEMAPHORE_SESSION")?.into(),
+            lock_index: variable("CONSUL_SEMAPHORE_LOCK_INDEX")?.parse().ok()?,
+        };
+        let all = variable("CONSUL_SEMAPHORE_SLOTS").and_then(|text| slots(&text).ok());
+        Some(granted_together(named, all))
+    };
+    exec::SlotsAround(named().unwrap_or_default())
 }
 
 #[cfg(test)]

@@ -3,11 +3,13 @@
 //! | file | subject |
 //! |---|---|
 //! | `process` | the process and its group: started, signalled, ended |
+//! | `around` | the slots that this program itself runs in |
 //! | `become_command` | this program again, on its way to be the command |
 //! | `guard` | what ends that group when this program can't |
 //! | `signals` | the signals that this program receives |
 //! | `failure` | why there is no exit code of the command, and which one there is instead |
 
+mod around;
 mod become_command;
 mod failure;
 mod guard;
@@ -30,6 +32,7 @@ use tokio::{
 };
 
 pub(crate) use self::{
+    around::SlotsAround,
     become_command::Become,
     failure::{EXIT_MACHINE, ExecFailure, UNKNOWN_TOKEN},
     guard::guard,
@@ -56,6 +59,10 @@ pub(crate) struct ExecSettings {
     pub(crate) quiet: bool,
     /// Whether the command stays in this program's process group, so that it can read the terminal.
     pub(crate) foreground: bool,
+    /// Slots that this program itself runs in.
+    pub(crate) around: SlotsAround,
+    /// Whether the command runs in these slots if they are all that it asks for.
+    pub(crate) reentrant: bool,
     /// Environment variables that the command does not get.
     pub(crate) withheld: &'static [&'static str],
     /// The command and its arguments.
@@ -78,6 +85,23 @@ pub(crate) async fn exec(settings: ExecSettings, consul: consul::Config, stderr:
         Ok(both) => both,
         Err(failure) => return failed(failure),
     };
+    if settings.reentrant {
+        match settings
+            .around
+            .suffice(&settings.slots.request, &consul)
+            .await
+        {
+            Ok(false) => {}
+            suffice => {
+                consul.log_out().await;
+                let ran = match suffice {
+                    Ok(_) => run_inside(&settings, &mut signals).await,
+                    Err(failure) => Err(failure),
+                };
+                return ran.unwrap_or_else(failed);
+            }
+        }
+    }
     let near = Arc::new(Notify::new());
     let mut holder = hold(&settings, consul.clone(), stderr, near.clone());
     let ran = run(&settings, &mut holder, &near, &mut signals, stderr).await;
@@ -104,7 +128,7 @@ fn set_up(consul: consul::Config) -> Result<(Signals, Client), ExecFailure> {
 /// Makes a holder that reports on stderr what happens, and that notifies `near` when its turn is near.
 fn hold(settings: &ExecSettings, consul: Client, stderr: &Stderr, near: Arc<Notify>) -> Holder {
     let (words, stderr) = (ReportWording::of(settings), stderr.clone());
-    let quiet = settings.quiet;
+    let (quiet, around) = (settings.quiet, settings.around.clone());
     let on_notice = move |notice| {
         if notice == Notice::Near {
             near.notify_one();
@@ -116,11 +140,18 @@ fn hold(settings: &ExecSettings, consul: Client, stderr: &Stderr, near: Arc<Noti
                 | Notice::Resting(_)
                 | Notice::LimitChanged { .. }
         );
+        let warning = match &notice {
+            Notice::Waiting(missing) => around.warning(&missing.of.prefix),
+            _ => None,
+        };
         if !(quiet && progress) {
             words
                 .of_notice(notice)
                 .iter()
                 .for_each(|line| stderr.say(line));
+        }
+        if let Some(warning) = warning {
+            stderr.say(&warning);
         }
     };
     Holder::new(settings.slots.clone(), consul, on_notice)
@@ -226,13 +257,7 @@ async fn run(
     signals: &mut Signals,
     stderr: &Stderr,
 ) -> Result<u8, ExecFailure> {
-    let start = CommandLaunch {
-        command: &settings.command,
-        withheld: settings.withheld,
-        foreground: settings.foreground,
-        // A command that may continue without a slot may also continue without this program.
-        ends_with_us: settings.slots.on_slot_lost != OnSlotLost::Continue,
-    };
+    let start = CommandLaunch::of(settings);
     let (granted, prepared) = wait(settings, holder, &start, near, signals).await?;
     let started_ahead = match prepared {
         Some(prepared) => prepared.run(&granted).await,
@@ -243,6 +268,19 @@ async fn run(
         .map_err(ExecFailure::System)?;
     holder.started(&granted);
     attend(settings, holder, process, signals, stderr).await
+}
+
+/// Runs the command in the slots that this program itself runs in. Whoever holds them ends this program if they are
+/// lost.
+async fn run_inside(settings: &ExecSettings, signals: &mut Signals) -> Result<u8, ExecFailure> {
+    let start = CommandLaunch::of(settings);
+    let mut process = CommandProcess::start_inside(&start).map_err(ExecFailure::System)?;
+    loop {
+        tokio::select! {
+            code = process.ended() => return code.map_err(ExecFailure::System),
+            signal = signals.next() => process.forward(signal),
+        }
+    }
 }
 
 /// Waits for the slots. Once the holder's turn is near, starts the process that only has to be given the slots.

@@ -28,6 +28,17 @@ pub(crate) enum SlotVerdict {
     NotHeld(String),
 }
 
+/// Reason why nobody can tell whether a slot is held.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum NotTold {
+    /// The key is none of a semaphore.
+    #[error("{0:?} is no key below a prefix")]
+    Key(String),
+    /// Consul can't be asked or does not answer.
+    #[error("{0}{advice}", advice = advice(.0))]
+    Consul(consul::Error),
+}
+
 impl From<consul_semaphore::Sequencer> for SequencerToCheck {
     fn from(slot: consul_semaphore::Sequencer) -> Self {
         Self {
@@ -51,21 +62,27 @@ pub(crate) async fn held(
     let client = Client::new(consul)?;
     let verdict = ask(&client, sequencers).await;
     client.log_out().await;
-    verdict
+    Ok(verdict?)
 }
 
-async fn ask(client: &Client, sequencers: &[SequencerToCheck]) -> anyhow::Result<SlotVerdict> {
+/// Answers like [`held`], with a client that is there.
+pub(crate) async fn ask(
+    client: &Client,
+    sequencers: &[SequencerToCheck],
+) -> Result<SlotVerdict, NotTold> {
     let mut by_prefix: BTreeMap<&str, Vec<&SequencerToCheck>> = BTreeMap::new();
     for sequencer in sequencers {
         let (prefix, _) = sequencer
             .lock_key
             .rsplit_once('/')
-            .ok_or_else(|| anyhow::anyhow!("{:?} is no key below a prefix", sequencer.lock_key))?;
+            .ok_or_else(|| NotTold::Key(sequencer.lock_key.clone()))?;
         by_prefix.entry(prefix).or_default().push(sequencer);
     }
     let mut unknown = None;
     for (prefix, sequencers) in by_prefix {
-        let prefix: Prefix = prefix.parse()?;
+        let prefix: Prefix = prefix
+            .parse()
+            .map_err(|_| NotTold::Key(prefix.to_owned()))?;
         match client.list(&prefix.folder()).await {
             Ok(listing) => {
                 for sequencer in sequencers {
@@ -80,7 +97,7 @@ async fn ask(client: &Client, sequencers: &[SequencerToCheck]) -> anyhow::Result
     }
     match unknown {
         None => Ok(SlotVerdict::Held),
-        Some(error) => Err(anyhow::anyhow!("{error}{}", advice(&error))),
+        Some(error) => Err(NotTold::Consul(error)),
     }
 }
 

@@ -4,10 +4,13 @@ use std::{io, time::Duration};
 
 use consul_client as consul;
 use consul_semaphore::{
+    Prefix,
     holder::{AcquireError, Missing},
     lock::Unreadable,
 };
 use rustix::process::Signal;
+
+use crate::held::NotTold;
 
 /// The exit code for a lost slot.
 pub(super) const EXIT_SLOT_LOST: u8 = 79;
@@ -34,6 +37,20 @@ pub(crate) enum ExecFailure {
         /// Time that `exec` waited.
         patience: Duration,
     },
+    /// The command runs in slots of some of the semaphores that it asks for, and of others it does not.
+    #[error(
+        "--reentrant: this command runs in a slot of {has}, and not in enough of {lacks}: let the command around it ask \
+         for all of them"
+    )]
+    Partly {
+        /// A semaphore in whose slots the command runs.
+        has: Prefix,
+        /// A semaphore of which it has too few.
+        lacks: Prefix,
+    },
+    /// Nobody can tell whether the slots are held that the command runs in.
+    #[error("--reentrant: whether the slot that this command runs in is held can't be told: {0}")]
+    Unknown(NotTold),
     /// The settings for Consul are wrong.
     #[error(transparent)]
     Config(#[from] consul::ConfigError),
@@ -53,6 +70,7 @@ impl ExecFailure {
     pub(crate) fn code(&self) -> u8 {
         match self {
             Self::NoSlot(AcquireError::Unreachable(_)) => 69,
+            Self::Unknown(NotTold::Consul(error)) if error.may_pass() => 69,
             Self::System(_) => EXIT_MACHINE,
             Self::NoSlot(AcquireError::Taken(_)) => 75,
             Self::NoSlot(
@@ -61,8 +79,10 @@ impl ExecFailure {
                 | AcquireError::Limit { .. }
                 | AcquireError::Unusable { .. },
             )
-            | Self::Config(_) => 78,
-            Self::NoSlot(AcquireError::Refused(_)) => 77,
+            | Self::Config(_)
+            | Self::Partly { .. }
+            | Self::Unknown(NotTold::Key(_)) => 78,
+            Self::NoSlot(AcquireError::Refused(_)) | Self::Unknown(NotTold::Consul(_)) => 77,
             Self::Lost(_) => EXIT_SLOT_LOST,
             // timeout(1) uses the same exit code.
             Self::OutOfPatience { .. } => 124,

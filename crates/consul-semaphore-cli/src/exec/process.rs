@@ -25,10 +25,11 @@ use rustix::{
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::{
+    ExecSettings,
     become_command::{Become, LONGEST_VARIABLES, Variables, set_variables, socket},
     signals::ends,
 };
-use consul_semaphore::{Sequencer, plan};
+use consul_semaphore::{OnSlotLost, Sequencer, plan};
 
 /// Interval between checks whether a group that is ending has ended.
 const GROUP_CHECK_INTERVAL: Duration = Duration::from_millis(50);
@@ -55,6 +56,19 @@ pub(super) struct CommandLaunch<'a> {
     pub(super) foreground: bool,
     /// Whether the command is killed when this program dies.
     pub(super) ends_with_us: bool,
+}
+
+impl<'a> CommandLaunch<'a> {
+    /// Returns the start that the settings ask for.
+    pub(super) fn of(settings: &'a ExecSettings) -> Self {
+        Self {
+            command: &settings.command,
+            withheld: settings.withheld,
+            foreground: settings.foreground,
+            // A command that may continue without a slot may also continue without this program.
+            ends_with_us: settings.slots.on_slot_lost != OnSlotLost::Continue,
+        }
+    }
 }
 
 /// A running command.
@@ -124,6 +138,11 @@ impl CommandProcess {
     /// Starts the process with the slots in its environment.
     pub(super) fn start(start: &CommandLaunch<'_>, slots: &plan::Start) -> io::Result<Self> {
         Self::spawn(start, None, &variables(slots))
+    }
+
+    /// Starts the command in the slots that this program itself runs in, which its environment names.
+    pub(super) fn start_inside(start: &CommandLaunch<'_>) -> io::Result<Self> {
+        Self::spawn(start, None, &Variables::new())
     }
 
     fn spawn(

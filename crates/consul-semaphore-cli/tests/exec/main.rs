@@ -18,6 +18,7 @@ mod loss;
 mod many;
 mod memory;
 mod names;
+mod nested;
 mod prepared;
 mod rates;
 mod several;
