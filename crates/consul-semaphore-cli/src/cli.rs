@@ -12,7 +12,7 @@ use std::{ffi::OsString, num::NonZeroU32, path::Path, time::Duration};
 
 use clap::{ArgAction, Args, CommandFactory as _, Parser, Subcommand, ValueEnum, error::ErrorKind};
 use command_line::{CONSUL_ENVIRONMENT, name};
-use consul_client as consul;
+use consul_client::{self as consul, Client};
 use consul_semaphore::{
     Key, LONGEST_COOLDOWN, MOST_SLOTS, Period, Prefix, Reserved, Seconds, holder,
     identity::name_of, windows::WindowSpec,
@@ -21,7 +21,7 @@ use consul_semaphore::{
 pub(crate) use self::inspect::{
     CommonFlags, CompletionFlags, ListFlags, ReleaseFlags, ShowFlags, WatchFlags,
 };
-use crate::{exec, held::SequencerToCheck};
+use crate::{exec, held::SequencerToCheck, stderr::Stderr};
 
 /// Commands in slots of semaphores in Consul, and who holds and waits, on any machine.
 #[derive(Debug, Parser)]
@@ -75,8 +75,8 @@ Exit code: the command's own, 128 and the signal's number if a signal ended it, 
    77  Consul refuses: the token is unknown or lacks a right, or the TTL is too
        short
    78  Consul has another limit, the key belongs to another use, too much is below
-       the prefix, or the flags for Consul are wrong; with --must-exist: nobody uses
-       the prefix
+       the prefix, or the flags for Consul are wrong; with --must-exist or --limit
+       consul: nobody uses the prefix; with --reentrant: not all slots are there
    79  the slot was lost; the command was ended, or had ended with 0
   124  --wait-for is over
   126  the command can't be run
@@ -112,9 +112,17 @@ pub(crate) struct ExecFlags {
     )]
     prefix: Option<Prefix>,
 
-    /// How many slots there are: the same for all who use the prefix
-    #[arg(long, short = 'n', env = "CONSUL_SEMAPHORE_LIMIT", value_name = "N", required_unless_present = "semaphores", value_parser = clap::value_parser!(u32).range(1..=i64::from(semaphore::GREATEST_LIMIT)))]
-    limit: Option<u32>,
+    /// How many slots there are: the same for all who use the prefix. "consul" goes by the limit that the semaphore has
+    /// in Consul, which a ConsulSemaphore or another program has set
+    #[arg(
+        long,
+        short = 'n',
+        env = "CONSUL_SEMAPHORE_LIMIT",
+        value_name = "N",
+        required_unless_present = "semaphores",
+        value_parser = limit
+    )]
+    limit: Option<LimitFlag>,
 
     /// How the semaphore is stored in Consul: a mutex has one slot, which `consul lock -n 1` takes. In a rate the limit
     /// is on how many commands and Jobs start in a period
@@ -280,6 +288,24 @@ pub(crate) struct ExecFlags {
     command: Vec<OsString>,
 }
 
+/// The limit of a semaphore.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum LimitFlag {
+    Number(u32),
+    /// The limit that the semaphore has in Consul
+    Consul,
+}
+
+fn limit(text: &str) -> Result<LimitFlag, String> {
+    if text == "consul" {
+        return Ok(LimitFlag::Consul);
+    }
+    let number = semaphore::number(text, semaphore::GREATEST_LIMIT);
+    number
+        .map(LimitFlag::Number)
+        .map_err(|error| format!("{error}: give one, or consul for the limit that is there"))
+}
+
 /// How the semaphore is stored in Consul.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 enum ModeFlag {
@@ -325,6 +351,37 @@ enum OnSlotLostFlag {
 }
 
 impl ExecFlags {
+    /// Takes the limit from Consul, if the flags say so.
+    ///
+    /// # Errors
+    /// Consul has no limit, or does not tell it.
+    pub(crate) async fn take_limit(
+        &mut self,
+        consul: &consul::Config,
+        stderr: &Stderr,
+    ) -> Result<(), exec::ExecFailure> {
+        let Some((prefix, LimitFlag::Consul)) = self.prefix.clone().zip(self.limit) else {
+            return Ok(());
+        };
+        let limit = match semaphore::below(prefix, self.key.as_ref()) {
+            Ok(prefix) if self.mode != ModeFlag::Mutex => {
+                let client = Client::new(consul.clone())?;
+                let patience = if self.once {
+                    Some(Duration::ZERO)
+                } else {
+                    self.wait_for.map(Seconds::get)
+                };
+                let limit = exec::limit_in_consul(&prefix, &client, patience, stderr).await;
+                client.log_out().await;
+                limit?
+            }
+            // A mutex has one slot. What is wrong with a prefix is said with the settings.
+            Ok(_) | Err(_) => 1,
+        };
+        self.limit = Some(LimitFlag::Number(limit));
+        Ok(())
+    }
+
     /// Returns the slots that the flags ask for.
     fn request(&self) -> Result<holder::Request, String> {
         let Self {
@@ -340,7 +397,7 @@ impl ExecFlags {
             ..
         } = self;
         // The command line has both, or neither.
-        let request = if let Some((prefix, limit)) = prefix.clone().zip(*limit) {
+        let request = if let Some((prefix, LimitFlag::Number(limit))) = prefix.clone().zip(*limit) {
             if *mode == ModeFlag::Mutex && limit != 1 {
                 return Err("--mode mutex: give --limit 1, or another mode".to_owned());
             }

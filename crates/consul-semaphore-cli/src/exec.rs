@@ -7,12 +7,14 @@
 //! | `become_command` | this program again, on its way to be the command |
 //! | `guard` | what ends that group when this program can't |
 //! | `signals` | the signals that this program receives |
+//! | `limit` | the limit that a semaphore has in Consul |
 //! | `failure` | why there is no exit code of the command, and which one there is instead |
 
 mod around;
 mod become_command;
 mod failure;
 mod guard;
+mod limit;
 mod process;
 mod signals;
 
@@ -36,6 +38,7 @@ pub(crate) use self::{
     become_command::Become,
     failure::{EXIT_MACHINE, ExecFailure, UNKNOWN_TOKEN},
     guard::guard,
+    limit::limit_in_consul,
 };
 use self::{
     failure::{EXIT_SLOT_LOST, advice_on},

@@ -29,7 +29,7 @@ use command_line::{
     memory,
     terminal::try_write,
 };
-use consul_client::Client;
+use consul_client::{Client, clock::Moment};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::{
@@ -77,18 +77,30 @@ fn main() -> ExitCode {
 
 /// Runs a command in a slot.
 fn exec(flags: cli::ExecFlags) -> ExitCode {
-    let consul = flags.common.consul();
-    let filter = flags.common.log_filter.clone();
-    let settings = flags.settings(&consul).unwrap_or_else(|error| error.exit());
-    match set_up_beside_stderr(&filter) {
+    match set_up_beside_stderr(&flags.common.log_filter) {
         Ok((runtime, stderr)) => {
-            let code = runtime.block_on(exec::exec(settings, consul, &stderr));
+            let code = runtime.block_on(exec_as(flags, &stderr));
             runtime.shutdown_background();
             stderr.flush_within(STDERR_FLUSH_TIMEOUT);
             code.into()
         }
         Err(error) => end(&error, exec::EXIT_MACHINE),
     }
+}
+
+/// Runs a command as the flags say, and returns the exit code.
+async fn exec_as(mut flags: cli::ExecFlags, stderr: &Stderr) -> u8 {
+    let (consul, begun) = (flags.common.consul(), Moment::now());
+    if let Err(failure) = flags.take_limit(&consul, stderr).await {
+        stderr.say(&failure.to_string());
+        return failure.code();
+    }
+    let mut settings = flags.settings(&consul).unwrap_or_else(|error| error.exit());
+    let waited = Moment::now().since(begun);
+    settings.patience = settings
+        .patience
+        .map(|patience| patience.saturating_sub(waited));
+    exec::exec(settings, consul, stderr).await
 }
 
 /// Reports whether a slot is still held.

@@ -37,6 +37,12 @@ pub(crate) enum ExecFailure {
         /// Time that `exec` waited.
         patience: Duration,
     },
+    /// Consul has no limit for those who go by the one that is there.
+    #[error(
+        "--limit consul: nobody uses a semaphore at {0}, so there is no limit to go by: give a number, or use the prefix of \
+         a ConsulSemaphore"
+    )]
+    NoLimit(Prefix),
     /// The command runs in slots of some of the semaphores that it asks for, and of others it does not.
     #[error(
         "--reentrant: this command runs in a slot of {has}, and not in enough of {lacks}: let the command around it ask \
@@ -80,6 +86,7 @@ impl ExecFailure {
                 | AcquireError::Unusable { .. },
             )
             | Self::Config(_)
+            | Self::NoLimit(_)
             | Self::Partly { .. }
             | Self::Unknown(NotTold::Key(_)) => 78,
             Self::NoSlot(AcquireError::Refused(_)) | Self::Unknown(NotTold::Consul(_)) => 77,

@@ -56,6 +56,37 @@ async fn who_waits_and_who_holds_goes_by_a_limit_that_is_changed() {
     stage.is_clean().await;
 }
 
+#[tokio::test]
+async fn who_goes_by_the_limit_in_consul_needs_none_of_its_own() {
+    let stage = Stage::new().await;
+    let said = stage
+        .exec("--limit consul", "note never")
+        .ends_with(78)
+        .await;
+    assert!(
+        said.contains("nobody uses a semaphore at shared/db"),
+        "{said}"
+    );
+    let mut first = stage.exec("--limit 2", "note first; wait_for end");
+    stage.noted("first").await;
+    let mut second = stage.exec("--limit consul", "note second; wait_for end");
+    stage.noted("second").await;
+    let mut third = stage.exec("--limit consul", "note third");
+    third.says("2 of 2 held").await;
+    change_limit(&stage, 3).await;
+    third.ends_with(0).await;
+    stage.open("end");
+    first.ends_with(0).await;
+    second.ends_with(0).await;
+    let said = stage.exec("--limit most", "note never").ends_with(2).await;
+    assert!(
+        said.contains("or consul for the limit that is there"),
+        "{said}"
+    );
+    assert!(!stage.journal().contains(&"never".to_owned()));
+    stage.is_clean().await;
+}
+
 /// The most commands that ran at once, from their journal: each notes `begin` and `end`.
 fn most_at_once(journal: &[String]) -> usize {
     let (mut running, mut most) = (0_usize, 0);
