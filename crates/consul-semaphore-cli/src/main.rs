@@ -96,10 +96,11 @@ async fn exec_as(mut flags: cli::ExecFlags, stderr: &Stderr) -> u8 {
         return failure.code();
     }
     let mut settings = flags.settings(&consul).unwrap_or_else(|error| error.exit());
-    let waited = Moment::now().since(begun);
+    // Whole seconds, as they are given and reported.
+    let asked = Duration::from_secs(Moment::now().since(begun).as_secs());
     settings.patience = settings
         .patience
-        .map(|patience| patience.saturating_sub(waited));
+        .map(|patience| patience.saturating_sub(asked));
     exec::exec(settings, consul, stderr).await
 }
 

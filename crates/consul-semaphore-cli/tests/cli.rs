@@ -24,7 +24,7 @@ fn what_a_command_in_a_slot_needs_is_asked_for() {
     assert_says(&PROGRAM.refusal(&exec(&[])[..3], &[]), &["<COMMAND>"]);
     for (flag, allowed) in [
         ("--prefix=a//b", "a//b"),
-        ("--limit=0", "1..=5000"),
+        ("--limit=0", "from 1 to 5000"),
         ("--key=a/b", "a key is"),
         ("--mode=lock", "possible values: semaphore, mutex"),
         ("--ttl=9s", "from 10s to 86400s"),
