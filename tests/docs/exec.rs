@@ -90,6 +90,13 @@ async fn exec() {
     );
     consul.give_back("tasks/b", &another).await;
 
+    // Once inside of another one, and once alone.
+    let block = page.commands("consul-semaphore exec --prefix tasks/report");
+    let inner = block.lines().last().expect("a command");
+    shell.program("./nightly", inner);
+    shell.program("./report", "echo reports");
+    assert_eq!(shell.run(&block).await, "reports\nreports\n");
+
     // One with a slot, and one without.
     let step = page.commands("# before the step");
     shell.program("./step", &format!("{step}echo done"));

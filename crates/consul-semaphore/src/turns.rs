@@ -73,8 +73,8 @@ pub(super) struct Statement {
 
 impl Statement {
     pub(super) fn of(contender: &Entry) -> Self {
-        let body = ContenderBody::read(&contender.value);
-        let body = body.as_ref();
+        let read = ContenderBody::read(&contender.value);
+        let body = read.as_ref();
         Self {
             place: body.and_then(ContenderBody::place),
             cluster_id: body.map(|body| body.cluster_id.as_str().into()),
@@ -217,8 +217,8 @@ impl Turns {
     /// cluster and is not may be a copy of what our operator wrote once. Such a contender is believed only once,
     /// however often it is written.
     pub fn kept(&self, session: &SessionId, claims: bool) -> Option<(u32, Moment)> {
-        let waiting = self.waiting.get(session);
-        let waiting = waiting.filter(|waiting| waiting.says.kept > 0)?;
+        let known = self.waiting.get(session);
+        let waiting = known.filter(|waiting| waiting.says.kept > 0)?;
         let doubted = claims && !waiting.neighbour;
         let since = waiting.first.filter(|_| doubted).unwrap_or(waiting.seen);
         Some((waiting.says.kept, since + KEEP_SLOTS_FOR))
