@@ -292,7 +292,7 @@ pub(crate) struct ExecFlags {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LimitFlag {
     Number(u32),
-    /// The limit that the semaphore has in Consul
+    /// The limit that the semaphore has in Consul.
     Consul,
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use consul_client::{self as consul, Client, Listing, SessionId};
-use consul_semaphore::{Mode, Prefix, Reading};
+use consul_semaphore::{InvalidPrefix, Mode, Prefix, Reading};
 
 use crate::exec::UNKNOWN_TOKEN;
 
@@ -31,12 +31,22 @@ pub(crate) enum SlotVerdict {
 /// Reason why nobody can tell whether a slot is held.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NotTold {
-    /// The key is none of a semaphore.
+    /// The key is below no prefix.
     #[error("{0:?} is no key below a prefix")]
     Key(String),
+    /// The key is below a prefix that can't be one.
+    #[error(transparent)]
+    Prefix(#[from] InvalidPrefix),
     /// Consul can't be asked or does not answer.
     #[error("{0}{advice}", advice = advice(.0))]
     Consul(consul::Error),
+}
+
+impl SequencerToCheck {
+    /// Returns the prefix that the key is below, as it is written; `None` if there is none.
+    pub(crate) fn prefix(&self) -> Option<&str> {
+        self.lock_key.rsplit_once('/').map(|(prefix, _)| prefix)
+    }
 }
 
 impl From<consul_semaphore::Sequencer> for SequencerToCheck {
@@ -72,17 +82,14 @@ pub(crate) async fn ask(
 ) -> Result<SlotVerdict, NotTold> {
     let mut by_prefix: BTreeMap<&str, Vec<&SequencerToCheck>> = BTreeMap::new();
     for sequencer in sequencers {
-        let (prefix, _) = sequencer
-            .lock_key
-            .rsplit_once('/')
+        let prefix = sequencer
+            .prefix()
             .ok_or_else(|| NotTold::Key(sequencer.lock_key.clone()))?;
         by_prefix.entry(prefix).or_default().push(sequencer);
     }
     let mut unknown = None;
     for (prefix, sequencers) in by_prefix {
-        let prefix: Prefix = prefix
-            .parse()
-            .map_err(|_| NotTold::Key(prefix.to_owned()))?;
+        let prefix: Prefix = prefix.parse()?;
         match client.list(&prefix.folder()).await {
             Ok(listing) => {
                 for sequencer in sequencers {

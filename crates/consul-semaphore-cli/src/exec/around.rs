@@ -16,11 +16,7 @@ pub(crate) struct SlotsAround(pub(crate) Vec<SequencerToCheck>);
 impl SlotsAround {
     /// Returns the slots of the semaphore at this prefix.
     fn at(&self, prefix: &Prefix) -> impl Iterator<Item = &SequencerToCheck> {
-        let folder = prefix.folder();
-        let is_here = move |slot: &&SequencerToCheck| {
-            let name = slot.lock_key.strip_prefix(&folder);
-            name.is_some_and(|name| !name.contains('/'))
-        };
+        let is_here = |slot: &&SequencerToCheck| slot.prefix() == Some(prefix.as_str());
         self.0.iter().filter(is_here)
     }
 

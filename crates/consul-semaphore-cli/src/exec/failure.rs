@@ -88,7 +88,7 @@ impl ExecFailure {
             | Self::Config(_)
             | Self::NoLimit(_)
             | Self::Partly { .. }
-            | Self::Unknown(NotTold::Key(_)) => 78,
+            | Self::Unknown(NotTold::Key(_) | NotTold::Prefix(_)) => 78,
             Self::NoSlot(AcquireError::Refused(_)) | Self::Unknown(NotTold::Consul(_)) => 77,
             Self::Lost(_) => EXIT_SLOT_LOST,
             // timeout(1) uses the same exit code.
