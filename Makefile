@@ -1,6 +1,6 @@
 # make demo shows what it does; make dev leaves a test bed up to try things on, make bare one to install it on.
 # make test proves that it works, also when things break; make lint and make deny say what else a change must pass.
-.PHONY: demo demo-pipelines dev bare servers servers-workloads test test-workloads test-crash test-loaded test-version test-consul floods web-test shells-test python-test python-dist image-lint image-test dist faults interop soak model bench bench-micro valgrind lint clippy deny fmt site prose actions-lint
+.PHONY: demo demo-pipelines dev bare servers servers-workloads test test-workloads test-loaded test-version test-consul floods web-test shells-test python-test python-dist image-lint image-test dist faults interop soak model bench bench-micro valgrind lint clippy deny fmt site prose actions-lint
 
 # Where programs that check the project are installed; with TOOLS_DIR several clones share them.
 TOOLS := $(abspath $(or $(TOOLS_DIR),.tools))
@@ -44,11 +44,7 @@ servers-workloads:
 # First the lanes that use the whole processor, and then those that leave some of it to each other. A failure in the
 # first part does not keep the second from being run.
 test: servers
-	@failed=0; tests/run journeys outages || failed=1; tests/run rest waits units || failed=1; exit $$failed
-
-# An operator that dies and sleeps at every step.
-test-crash: servers
-	@tests/run crash
+	@failed=0; tests/run journeys outages || failed=1; tests/run rest waits units crash || failed=1; exit $$failed
 
 # Other workloads than Jobs, each with its real controller and the webhooks of that.
 test-workloads: servers servers-workloads
@@ -77,8 +73,9 @@ AXE := $(TOOLS)/axe-$(AXE_VERSION)/files/axe_playwright_python/axe.min.js
 
 # The web page in a headless Chromium (Debian: apt-get install chromium-headless-shell fonts-dejavu-core).
 # UPDATE_PICTURES=1 takes the pictures of docs/ anew.
+# LANES names others of tests/run that run beside it.
 web-test: servers $(AXE)
-	@AXE="$(AXE)" tests/run browser
+	@AXE="$(AXE)" tests/run $(or $(LANES),browser)
 
 # Its axe-core looks for what keeps people from using the page. Python's package brings it, so Node.js is not needed.
 $(AXE):
@@ -87,7 +84,7 @@ $(AXE):
 
 # Completion of the plugin's words by the shells themselves (Debian: apt-get install zsh fish bash-completion).
 shells-test: servers
-	cargo test --locked --workspace --test plugin -- --include-ignored shells
+	@tests/run shells
 
 # The Python package, as pip installs it (Debian: apt-get install python3-venv): its types, and its tests against Consul.
 python-test: servers

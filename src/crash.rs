@@ -2,8 +2,8 @@
 //! operator killed or frozen. No point follows the removal of a finalizer, the deletion of a Job that must not wait,
 //! or the end of a running Job that made room for a newer one, because nothing is left to do then.
 //!
-//! A normal build does not contain their names and does nothing at them. With the cargo feature `crash-points` the
-//! environment variable `CRASH_POINTS` arms some of them:
+//! What is shipped does not contain their names and does nothing at them. In a build with debug assertions, which is
+//! what tests run, the environment variable `CRASH_POINTS` arms some of them:
 //! ```text
 //! CRASH_POINTS="kill granted@team-a released@team-b#2"
 //! ```
@@ -13,10 +13,10 @@
 //! Work that gets to an armed point waits there; the action happens when all armed points have been reached. So one
 //! process dies, or sleeps, at many points at once, each in its own namespace.
 
-#[cfg(feature = "crash-points")]
+#[cfg(debug_assertions)]
 mod armed;
 
-#[cfg(feature = "crash-points")]
+#[cfg(debug_assertions)]
 pub(crate) use armed::reach;
 
 macro_rules! points {
@@ -90,8 +90,8 @@ points! {
     LockRemoved = "lock-removed",
 }
 
-/// Reaches a point in the work for this namespace. Does nothing in a normal build.
-#[cfg(not(feature = "crash-points"))]
+/// Reaches a point in the work for this namespace. Does nothing in what is shipped.
+#[cfg(not(debug_assertions))]
 #[inline]
 pub(crate) fn reach(_: Point, _: &str) -> std::future::Ready<()> {
     std::future::ready(())

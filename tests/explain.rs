@@ -7,11 +7,10 @@ use std::{
     process::{self, Command, Stdio},
 };
 
-/// What is said of this output of the tests; `direct` is what has run them if it was not cargo.
-fn explained(output: &str, direct: &str) -> String {
+/// What is said of this output of the tests.
+fn explained(output: &str) -> String {
     let mut explain = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/explain"));
     let mut explain = explain
-        .arg(direct)
         .env_remove("KUBERNETES")
         .env("CONSUL", "1.20")
         .stdin(Stdio::piped())
@@ -67,7 +66,7 @@ test result: FAILED. 1 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; 
 #[test]
 fn each_test_that_failed_is_named_with_its_logs_and_the_command_that_runs_it() {
     let rerun = "error: test failed, to rerun pass `-p operator --test journeys`\n";
-    let said = explained(&format!("{GOOD}{FAILED}{rerun}"), "");
+    let said = explained(&format!("{GOOD}{FAILED}{rerun}"));
     let expected = [
         "  hand_over::one, with the logs of its servers in /tmp/bed-1-1",
         "    CONSUL=1.20 cargo test --locked -p operator --test journeys -- --exact hand_over::one",
@@ -75,13 +74,6 @@ fn each_test_that_failed_is_named_with_its_logs_and_the_command_that_runs_it() {
         "    CONSUL=1.20 cargo test --locked -p operator --test journeys -- --exact rates::two",
     ];
     assert_eq!(said.lines().collect::<Vec<_>>(), expected);
-}
-
-#[test]
-fn a_suite_that_was_run_without_cargo_is_run_without_it_again() {
-    let said = explained(FAILED, "OPERATOR_BIN=/armed /suite");
-    let expected = "\n    CONSUL=1.20 OPERATOR_BIN=/armed /suite --exact hand_over::one\n";
-    assert!(said.contains(expected), "{said}");
 }
 
 #[test]
@@ -94,7 +86,7 @@ error: test failed, to rerun pass `--test journeys`
 Caused by:
   process didn't exit successfully: `/journeys` (signal: 9, SIGKILL: kill)
 ";
-    let said = explained(&format!("{GOOD}{killed}"), "");
+    let said = explained(&format!("{GOOD}{killed}"));
     let expected = [
         "  --test journeys ended before its tests did",
         "    CONSUL=1.20 cargo test --locked --test journeys",
@@ -112,14 +104,14 @@ test result: FAILED. 0 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; 
 
 error: doctest failed, to rerun pass `-p library --doc`
 ";
-    let said = explained(failed, "");
+    let said = explained(failed);
     let expected = "-p library --doc -- --exact 'src/lib.rs - Holder (line 7)'\n";
     assert!(said.ends_with(expected), "{said}");
 }
 
 #[test]
 fn nothing_is_said_of_what_passed() {
-    assert_eq!(explained(GOOD, ""), "");
+    assert_eq!(explained(GOOD), "");
 }
 
 /// A function that bash takes from its environment and calls in place of cargo. Tests of libraries and programs fail

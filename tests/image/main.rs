@@ -145,6 +145,7 @@ fn built(platform: &str) -> PathBuf {
 
     let operator = fs::read(out.join("consul-semaphore-operator")).expect("the program");
     assert!(contains(&operator, COMMIT), "it does not know its commit");
+    assert!(!contains(&operator, "CRASH_POINTS"), "it has crash points");
     let built_in = folder.display().to_string();
     for program in PROGRAMS {
         let text = fs::read(out.join(program)).expect("the program");
