@@ -13,6 +13,7 @@ mod conflict;
 mod finalizer;
 mod holds;
 mod operators;
+mod queued;
 mod readiness;
 mod reporter;
 pub(super) mod spec;
@@ -47,7 +48,7 @@ use self::{
     tenures::Tenures,
 };
 pub(super) use self::{
-    conditions::{GrantObstacle, Need},
+    conditions::{GrantObstacle, Need, Outlook},
     conflict::ConflictReport,
 };
 use super::{
@@ -479,14 +480,14 @@ impl SemaphoreController {
         self.reported.keys.put(key.clone(), status);
     }
 
-    /// Returns why a workload that was queued for this key, and has this `need` there, has no slot yet; `None` if it
-    /// only waits for its turn.
-    pub(super) fn obstacle(
+    /// Returns what a workload that was queued for this key, and has this `need` there, can expect; `None` if there is
+    /// no queue for the key.
+    pub(super) fn outlook(
         &self,
         semaphore: &SemaphoreState,
         key: &Option<Key>,
         need: Need,
-    ) -> Option<GrantObstacle> {
+    ) -> Option<Outlook> {
         let QueueState {
             queue, concluded, ..
         } = semaphore.queues().get(key)?;
@@ -498,7 +499,7 @@ impl SemaphoreController {
         let observed = self
             .observed(&reference, &stated, semaphore)
             .with_queue(queue, false);
-        observed.obstacle(&conclusion.unwrap_or_default(), need)
+        Some(observed.outlook(&conclusion.unwrap_or_default(), need))
     }
 
     /// Returns what the conditions say of a queue. `shown` says whether the queue was readable before.
@@ -578,9 +579,13 @@ impl SemaphoreController {
             waiting: number(totals.waiting),
             keys_in_use: keyed.then(|| number(totals.in_use)),
             holders: keys.holders(),
-            queue: self
-                .reported
-                .queue(index, &self.reference, &totals.starting, semaphore),
+            queue: self.reported.queue(
+                index,
+                &self.reference,
+                &totals.starting,
+                semaphore,
+                |key, need| self.outlook(semaphore, key, need),
+            ),
             waiting_elsewhere: keys.elsewhere(),
             // The reporter fills these in, because it knows the operators.
             operators: Vec::new(),

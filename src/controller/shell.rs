@@ -400,7 +400,8 @@ impl Shell {
                 let controller = self.semaphores.get(&reference.semaphore)?;
                 let semaphore = self.engine.semaphore(&reference.semaphore)?;
                 let need = Need::of(self.engine.queue(reference)?.settings(), workload);
-                controller.obstacle(semaphore, &reference.key, need)
+                let outlook = controller.outlook(semaphore, &reference.key, need)?;
+                outlook.obstacle
             };
             emitter.announce_newcomers(all, waits, queues, obstacle);
         }

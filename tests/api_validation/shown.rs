@@ -191,6 +191,7 @@ fn a_status() -> ConsulSemaphoreStatus {
             asks_for: Some("db-migrations, licenses:2".into()),
             lacks: Some("licenses:2".into()),
             reason: Some("PassedOver".into()),
+            message: Some("it waits for licenses:2".into()),
             since: Some(Time(now)),
             expected: Some(Time(now)),
         }],

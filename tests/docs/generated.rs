@@ -408,7 +408,7 @@ fn why_waiting_explains_every_reason() {
     let reasons = [
         variants("crates/api/src/conditions.rs", "Reason"),
         variants("src/controller/events.rs", "Reason"),
-        variants("crates/api/src/status.rs", "Standing"),
+        variants("crates/api/src/waiting.rs", "WaitReason"),
     ];
     for (reason, _) in reasons.into_iter().flatten() {
         let is_there = words.contains(reason.as_str());

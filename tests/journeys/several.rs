@@ -173,8 +173,10 @@ async fn jobs_behind_use_what_is_free_while_a_semaphore_is_paused() {
     let small = team.job("small").semaphore("db").create().await;
     small.is_complete().await;
     both.is_waiting().await;
-    let queued =
-        json!({ "asksFor": "db, licenses", "lacks": "licenses", "reason": "OthersStopped" });
+    let queued = json!({
+        "asksFor": "db, licenses", "lacks": "licenses", "reason": "OthersStopped",
+        "message": "it waits for licenses; another of its semaphores grants nothing, and workloads behind it start meanwhile",
+    });
     db.shows(json!({ "queue": [queued] })).await;
     licenses.resume().await;
     runs_in(&bed, &both, [(&db, 1), (&licenses, 1)]).await;

@@ -321,6 +321,14 @@ pub fn find(conditions: &[Condition], type_: ConditionType) -> Option<&Condition
         .find(|condition| condition.type_ == type_.as_str())
 }
 
+/// Returns the condition that says that nothing is granted: Ready, unless it is True with another reason than
+/// `Paused`. Returns `None` if there is no such condition.
+pub fn stop(conditions: &[Condition]) -> Option<&Condition> {
+    let ready = find(conditions, ConditionType::Ready)?;
+    let grants = ready.status == ConditionStatus::True.as_str();
+    (!grants || ready.reason == Reason::Paused.as_str()).then_some(ready)
+}
+
 /// Returns the conditions after `findings`, which were made at `now` on a spec of this generation.
 ///
 /// `lastTransitionTime` changes only with the status. The operator's types come first, in the order of

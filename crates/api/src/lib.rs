@@ -13,7 +13,7 @@
 //! | [`Ttl`], [`Seconds`] | values of the spec with their own rules |
 //! | [`scope`] | which part of a cluster an operator works for; [`SemaphoreSelector`] is its selector |
 //! | [`tenancy`] | which prefixes a namespace may use |
-//! | [`waiting`] | why a queued Job has no slot yet, in words |
+//! | [`waiting`] | the reasons why a queued Job has no slot yet |
 //! | [`to_yaml`] | YAML for people |
 
 pub mod advice;
@@ -38,7 +38,7 @@ pub use spec::{
     SemaphoreMode, SessionSpec, TokenSecretRef, Window, WindowLength,
 };
 pub use status::{
-    BlockedStatus, ConsulSemaphoreStatus, HolderStatus, LISTED, QueueStatus, Standing, WaiterStatus,
+    BlockedStatus, ConsulSemaphoreStatus, HolderStatus, LISTED, QueueStatus, WaiterStatus,
 };
 pub use ttl::{InvalidTtl, Ttl};
 pub use yaml::to_yaml;

@@ -177,35 +177,6 @@ pub struct WaiterStatus {
     pub waiter: ContenderName,
 }
 
-/// The treatment of a Job that asks for several slots and can't have them all: the `reason` of a [`QueueStatus`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
-    /// Free slots go to Jobs behind the Job, because slots of its other semaphores are missing.
-    PassedOver,
-    /// Free slots are kept for the Job.
-    SlotsKept,
-    /// Free slots go to Jobs behind the Job, because one of its other semaphores grants nothing.
-    OthersStopped,
-}
-
-impl Standing {
-    /// Returns the word in the status.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::PassedOver => "PassedOver",
-            Self::SlotsKept => "SlotsKept",
-            Self::OthersStopped => "OthersStopped",
-        }
-    }
-
-    /// Returns the standing that the `reason` of a [`QueueStatus`] names; `None` if the reason is missing or unknown.
-    pub fn of(queued: &QueueStatus) -> Option<Self> {
-        let all = [Self::PassedOver, Self::SlotsKept, Self::OthersStopped];
-        let reason = queued.reason.as_deref()?;
-        all.into_iter().find(|standing| standing.as_str() == reason)
-    }
-}
-
 /// A waiting Job, or a workload of another kind.
 #[derive(KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -236,13 +207,17 @@ pub struct QueueStatus {
     #[schemars(with = "String")]
     pub lacks: Option<String>,
 
-    /// Use of the free slots while the workload asks for several slots and can't have them all. `PassedOver`: they go
-    /// to Jobs behind the workload, because slots of its other semaphores are missing. `SlotsKept`: they are kept for
-    /// the workload, because it was passed over for long enough. `OthersStopped`: they go to Jobs behind the
-    /// workload, because one of its other semaphores grants nothing.
+    /// Why the workload has no slot yet, as one word. It is the reason of the condition that says why nothing can be
+    /// granted, such as `Paused` or `AllSlotsHeld`, or one of these: `TooFewSlotsFree`, `Next`, `LeftToOthers`,
+    /// `Behind`, `PassedOver`, `SlotsKept`, `OthersStopped` and `StartRefused`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String")]
     pub reason: Option<String>,
+
+    /// Why the workload has no slot yet, for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String")]
+    pub message: Option<String>,
 
     /// Time at which the workload was queued.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -75,7 +75,7 @@ impl Around {
     pub(crate) fn queue(&self, semaphore: &ConsulSemaphore, most: usize) -> QueueView {
         let name = semaphore.metadata.name.as_deref().unwrap_or_default();
         let mut queue = queue_of(semaphore, &self.workloads, &self.recorded, most);
-        queue.look_elsewhere(name, &self.workloads, &self.others);
+        queue.look_elsewhere(name, &self.others);
         queue
     }
 }

@@ -1,10 +1,11 @@
 //! The command `why`, which says what a workload waits for.
 
 use consul_client::{clock, text::one_line};
-use consul_semaphore::SlotRequest;
 use consul_semaphore_api::{
+    ConsulSemaphoreStatus,
     annotations::SEMAPHORE,
-    waiting::{Asking, Why, lack},
+    conditions::{self, ConditionType},
+    waiting::WaitReason,
 };
 use consul_semaphore_workload::{Object, TrackedWorkload, advice_on, kueue};
 use kube::{ResourceExt as _, api::DynamicObject};
@@ -17,8 +18,8 @@ use crate::{
     read::{SHOWN_JOBS_WIDE, document, is_for_programs},
     terminal,
     view::{
-        item::Item,
-        queue::{QueueView, id},
+        item::{Item, status},
+        queue::{Id, QueueView, id, id_of, is_elsewhere},
         why::{self, Named, OfKueue, WhyFacts},
     },
     workload_name::WorkloadName,
@@ -41,10 +42,9 @@ pub(crate) async fn why(
     }
     // If the workload names several semaphores, the answer is about the one that is most in its way, and about the
     // first of several such ones.
-    let first = found.into_iter().min_by_key(|(semaphore, object)| {
-        let request = workload.as_ref()?.workload.asks_for(semaphore, None)?;
-        Some(rank(object.as_ref(), request))
-    });
+    let first = found
+        .into_iter()
+        .min_by_key(|(_, object)| Some(rank(object.as_ref(), id(workload.as_ref()?))));
     let (semaphore, of) = first.unzip();
     let mut about = match of {
         Some(of) => About::read(cluster, of, workload.as_ref()).await?,
@@ -149,22 +149,32 @@ async fn find(cluster: &ClusterClient, semaphore: &str) -> Result<Option<Dynamic
     }
 }
 
-/// Returns the rank of a semaphore for a workload that asks for these slots of it. The lower the rank, the more the
-/// semaphore is in the workload's way.
-fn rank(object: Option<&DynamicObject>, request: &SlotRequest) -> u8 {
+/// Returns the rank of a semaphore for the workload of this kind and name. The lower the rank, the more the semaphore is
+/// in the workload's way.
+fn rank(object: Option<&DynamicObject>, workload: Id<'_>) -> u8 {
     match object.map(Item::read) {
         None => 0,
         Some(Item::Unreadable { .. }) => 1,
         Some(Item::Semaphore(semaphore)) => {
-            let key = request.key.as_ref().map(AsRef::as_ref);
-            let asking = Asking::new("", key, request.slots.get());
-            match lack(&semaphore, asking) {
-                Some(Why::Unseen | Why::Stopped(_)) => 2,
-                Some(_) => 3,
-                None => 4,
+            let status = status(&semaphore);
+            let is_known = conditions::find(&status.conditions, ConditionType::Ready).is_some();
+            if !is_known || conditions::stop(&status.conditions).is_some() {
+                2
+            } else if is_in_the_way(&status, workload) {
+                3
+            } else {
+                4
             }
         }
     }
+}
+
+/// Whether the workload lacks slots of the semaphore with this status.
+fn is_in_the_way(status: &ConsulSemaphoreStatus, workload: Id<'_>) -> bool {
+    let mut queue = status.queue.iter();
+    let queued = queue.find(|queued| id_of(queued) == workload);
+    let not_here = |reason: &str| reason == WaitReason::Next.as_str() || is_elsewhere(reason);
+    queued.is_none_or(|queued| !queued.reason.as_deref().is_some_and(not_here))
 }
 
 /// Returns the names of the semaphores of the namespace; none if the user may not list them.
@@ -202,40 +212,31 @@ mod tests {
 
     #[test]
     fn a_semaphore_that_is_missing_is_more_in_the_way_than_one_that_is_full() {
-        let semaphore = |ready: &str, held: u32| -> DynamicObject {
-            let available = if held < 3 {
-                "SlotsFree"
-            } else {
-                "AllSlotsHeld"
-            };
-            let condition = |type_: &str, status: &str, reason: &str| {
-                json!({
-                    "type": type_, "status": status, "reason": reason, "message": "",
-                    "lastTransitionTime": "2026-01-01T00:00:00Z",
-                })
-            };
+        let semaphore = |ready: &str, reason: &str| -> DynamicObject {
             from_value(json!({
                 "apiVersion": "consul-semaphore.io/v1alpha1", "kind": "ConsulSemaphore",
                 "metadata": { "name": "db" }, "spec": { "limit": 3 },
-                "status": { "held": held, "conditions": [
-                    condition("Ready", ready, "x"), condition("SlotsAvailable", "True", available),
-                ] },
+                "status": {
+                    "queue": [{ "kind": "Job", "name": "a", "reason": reason }],
+                    "conditions": [{
+                        "type": "Ready", "status": ready, "reason": "x", "message": "",
+                        "lastTransitionTime": "2026-01-01T00:00:00Z",
+                    }],
+                },
             }))
             .unwrap()
         };
-        let asks = |slots: u32| SlotRequest {
-            slots: slots.try_into().unwrap(),
-            ..SlotRequest::one("db", None)
-        };
-        let ranked = |ready, held, slots| rank(Some(&semaphore(ready, held)), &asks(slots));
+        let ranked = |ready, reason| rank(Some(&semaphore(ready, reason)), ("Job", "a"));
         let ranks = [
-            rank(None, &asks(1)),
-            ranked("False", 0, 1),
-            ranked("True", 3, 1),
-            ranked("True", 2, 1),
+            rank(None, ("Job", "a")),
+            ranked("False", "LimitConflict"),
+            ranked("True", "AllSlotsHeld"),
+            ranked("True", "Next"),
         ];
         assert!(ranks.is_sorted_by(|a, b| a < b), "{ranks:?}");
-        assert_eq!(ranked("True", 2, 2), ranked("True", 3, 1));
+        assert_eq!(ranked("True", "PassedOver"), ranked("True", "Next"));
+        let unlisted = rank(Some(&semaphore("True", "Next")), ("Job", "b"));
+        assert_eq!(unlisted, ranked("True", "Behind"));
     }
 
     #[test]

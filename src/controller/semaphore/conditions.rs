@@ -54,9 +54,23 @@ impl Need {
     }
 }
 
+/// What a workload with some [`Need`] can expect of a queue.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(in crate::controller) struct Outlook {
+    /// What keeps the workload from its slots; `None` if it only waits for its turn.
+    pub(in crate::controller) obstacle: Option<GrantObstacle>,
+    /// Number of free slots that the workload may have.
+    pub(super) free: u32,
+    /// Whether running workloads have lost their slots. Free slots go to them first.
+    pub(super) unheld: bool,
+}
+
 /// Reason why a workload in a queue has no slot yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::controller) struct GrantObstacle {
+    /// Type of the condition that is the obstacle.
+    pub(in crate::controller) type_: ConditionType,
+    pub(in crate::controller) reason: Reason,
     /// Explanation for people.
     pub(in crate::controller) message: String,
     /// Whether nothing is granted until somebody repairs something.
@@ -66,12 +80,8 @@ pub(in crate::controller) struct GrantObstacle {
 impl GrantObstacle {
     /// Returns what keeps a workload with this need from its slots; `None` if it only waits for its turn. `free` is
     /// the number of free slots that it may have, if that is known. The findings must be those for such a workload.
-    fn of(findings: &[Finding], free: Option<u32>, need: Need) -> Option<Self> {
+    pub(super) fn of(findings: &[Finding], free: Option<u32>, need: Need) -> Option<Self> {
         let few = free.is_some_and(|free| free < need.slots);
-        let of_slots = |finding: &Finding| {
-            let plain = [Reason::AllSlotsHeld, Reason::SlotsFree, Reason::Reserved];
-            plain.contains(&finding.reason)
-        };
         let is = |finding: &&Finding| match finding.type_ {
             ConditionType::Ready => finding.status != ConditionStatus::True,
             ConditionType::SlotsAvailable => {
@@ -82,22 +92,35 @@ impl GrantObstacle {
             ConditionType::ConsulReachable | ConditionType::LimitAgreed => false,
         };
         let finding = findings.iter().find(is)?;
-        let mut message = finding.message.clone();
-        if let Some(free) = free.filter(|_| of_slots(finding) && need.slots > 1) {
+        let mut obstacle = Self {
+            type_: finding.type_,
+            reason: finding.reason,
+            message: finding.message.clone(),
+            needs_repair: finding.reason.needs_repair(),
+        };
+        if let Some(free) = free.filter(|_| obstacle.is_of_slots() && need.slots > 1) {
             let (asks, more) = (need.slots, need.slots.saturating_sub(free));
             let needs = format!(", and it asks for {asks}: {more} more must become free");
-            message.push_str(&needs);
+            obstacle.message.push_str(&needs);
         }
-        Some(Self {
-            message,
-            needs_repair: finding.reason.needs_repair(),
-        })
+        Some(obstacle)
+    }
+
+    /// Whether the semaphore grants nothing to anybody, and not just too little to this workload.
+    pub(super) fn stops_all(&self) -> bool {
+        self.type_ == ConditionType::Ready || self.reason.is_intended()
+    }
+
+    /// Whether the obstacle is the number of slots that are held.
+    pub(super) fn is_of_slots(&self) -> bool {
+        let plain = [Reason::AllSlotsHeld, Reason::SlotsFree, Reason::Reserved];
+        plain.contains(&self.reason)
     }
 }
 
 impl<'a> Observed<'a> {
-    /// Returns what keeps a workload in this queue from the slots that it needs.
-    pub(super) fn obstacle(&self, conclusion: &Conclusion, need: Need) -> Option<GrantObstacle> {
+    /// Returns what a workload with this need can expect of this queue.
+    pub(super) fn outlook(&self, conclusion: &Conclusion, need: Need) -> Outlook {
         let slots = self.lock().and_then(slots);
         let free = slots.map(|(limit, held)| {
             let held = u32::try_from(held.len()).unwrap_or(u32::MAX);
@@ -106,12 +129,24 @@ impl<'a> Observed<'a> {
         });
         let reserved = self.reserved().filter(|_| need.withheld > 0);
         let findings = self.findings_with(conclusion, reserved);
-        let mut obstacle = GrantObstacle::of(&findings, free, need)?;
-        if let Some(Lock::Unreadable(Unreadable::LeftOver { .. })) = self.lock() {
+        let mut obstacle = GrantObstacle::of(&findings, free, need);
+        if let Some(Lock::Unreadable(Unreadable::LeftOver { .. })) = self.lock()
+            && let Some(obstacle) = &mut obstacle
+        {
             // The operator itself removes a key that is left over.
             obstacle.needs_repair = false;
         }
-        Some(obstacle)
+        // Nobody holds a slot of a key that does not exist yet.
+        let all = || {
+            self.opening
+                .limit(self.settings.limit)
+                .saturating_sub(need.withheld)
+        };
+        Outlook {
+            obstacle,
+            free: free.unwrap_or_else(all),
+            unheld: !conclusion.unheld.is_empty(),
+        }
     }
 
     /// Returns these facts with those of a queue. `shown` says whether the queue was readable before.
@@ -646,6 +681,8 @@ mod tests {
         ] {
             let findings = findings((false, reason), Reason::SlotsFree);
             let expected = GrantObstacle {
+                type_: ConditionType::Ready,
+                reason,
                 message: "about all".to_owned(),
                 needs_repair,
             };

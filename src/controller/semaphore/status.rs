@@ -15,19 +15,20 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::{
     StatusSources,
-    conditions::{number, slots},
+    conditions::{Need, Outlook, number, slots},
+    queued::{Before, Facts},
     tenures::Tenures,
 };
 use crate::controller::index::{Index, Queued};
-use consul_client::{SessionId, clock};
+use consul_client::{SessionId, clock, text::one_line};
 use consul_semaphore::{
-    Agreement, ContenderBody, Key, Reading, Restrictions, SlotRequest, Uid, Workload,
+    Agreement, ContenderBody, Key, Reading, Restrictions, SlotRequest, Uid,
     engine::{Conclusion, Owner, Queue, QueueRef, QueueState, SemaphoreRef, SemaphoreState},
     plan::Stance,
     windows::Opening,
 };
 use consul_semaphore_api::{
-    HolderStatus, LISTED, QueueStatus, Standing, WaiterStatus,
+    HolderStatus, LISTED, QueueStatus, WaiterStatus,
     conditions::{ConditionStatus, ConditionType, Finding, Reason},
 };
 
@@ -322,13 +323,15 @@ impl StatusByKey {
 
 impl StatusSources {
     /// Returns the first waiting workloads of a semaphore, in order, as many as the status lists. Workloads that are
-    /// `starting` are left out, because nobody is both a holder and in the queue.
+    /// `starting` are left out, because nobody is both a holder and in the queue. `outlook` returns what a workload
+    /// with this need can expect of a key.
     pub(super) fn queue(
         &self,
         index: &Index,
         reference: &SemaphoreRef,
         starting: &BTreeSet<Uid>,
         semaphore: &SemaphoreState,
+        outlook: impl Fn(&Option<Key>, Need) -> Option<Outlook>,
     ) -> Vec<QueueStatus> {
         let (spec, now) = (semaphore.spec(), clock::time());
         let (restrictions, keyed) = (&spec.settings.restrictions, spec.keyed);
@@ -336,7 +339,8 @@ impl StatusSources {
         let waiting = head
             .iter()
             .filter(|workload| !starting.contains(&workload.uid));
-        let mut before: BTreeMap<Option<Key>, Ahead> = BTreeMap::new();
+        let mut before: BTreeMap<Option<Key>, (Ahead, Before<'_>)> = BTreeMap::new();
+        let mut outlooks = BTreeMap::new();
         let listed = waiting.take(LISTED).map(|workload| {
             let request = workload.asks_for(&reference.name, None);
             let named_key = request.and_then(|request| request.key.clone());
@@ -346,12 +350,20 @@ impl StatusSources {
                 slots: request.map_or(1, slots_of),
                 priority: workload.priority,
             };
-            let ahead = before.entry(key.clone()).or_default();
+            let (ahead, before) = before.entry(key.clone()).or_default();
             let expected = self.expected(&key, ahead, asks, restrictions, now);
             let state = semaphore.queues().get(&key);
             let queue = state.map(|state| &state.queue);
             let several = workload.asks_for_several();
             let lacks = queue.map_or(&[][..], |queue| queue.lacking(&workload.uid));
+            let why = state.and_then(|state| {
+                let need = Need::of(state.queue.settings(), workload);
+                let outlook = outlooks
+                    .entry((key.clone(), need))
+                    .or_insert_with(|| outlook(&key, need));
+                let facts = Facts::of(state, &workload.uid, need, outlook.as_ref()?);
+                Some(before.next(&workload.name, &facts))
+            });
             QueueStatus {
                 kind: workload.kind.to_string(),
                 name: workload.name.to_string(),
@@ -360,7 +372,8 @@ impl StatusSources {
                 slots: slots.filter(|slots| *slots > 1).map(number),
                 asks_for: several.then(|| brief(&workload.requests)),
                 lacks: (several && !lacks.is_empty()).then(|| brief(lacks)),
-                reason: state.and_then(|state| standing(state, workload)),
+                reason: why.as_ref().map(|why| why.reason.to_string()),
+                message: why.map(|why| one_line(&why.message, LONGEST_MESSAGE)),
                 key: key.as_ref().map(ToString::to_string),
             }
         });
@@ -451,24 +464,15 @@ struct Ahead {
     postponed: usize,
 }
 
-/// Returns why a workload that asks for several slots is passed over in a queue, or what is done for it there.
-fn standing(state: &QueueState, workload: &Workload) -> Option<String> {
-    let mut stances = state.stances();
-    let (_, stance) = stances.find(|(uid, _)| **uid == workload.uid)?;
-    let reason = match stance {
-        Stance::Grants => return None,
-        Stance::PassedOver => Standing::PassedOver,
-        Stance::Keeps => Standing::SlotsKept,
-        Stance::Stopped => Standing::OthersStopped,
-    };
-    Some(reason.as_str().to_owned())
-}
-
 /// Length of a list of slots, in bytes. A list of eight names may have 2,500.
 const LONGEST_SLOT_LIST: usize = 500;
 
+/// Largest length of the message of a workload in the queue, in characters. A condition has the whole message of what
+/// stops all workloads.
+const LONGEST_MESSAGE: usize = 400;
+
 /// Returns slots as in the annotation, as many as fit.
-fn brief(requests: &[SlotRequest]) -> String {
+pub(super) fn brief(requests: &[SlotRequest]) -> String {
     let mut text = String::new();
     for request in requests {
         let next = request.to_string();

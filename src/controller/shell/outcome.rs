@@ -574,6 +574,7 @@ fn explain(semaphore: &str, why: &Skipped) -> String {
 mod tests {
     use super::*;
     use consul_semaphore::ContenderName;
+    use consul_semaphore_api::conditions::{ConditionType, Reason as Word};
 
     fn taker(session: &str, holder: Option<ContenderName>) -> Taker {
         Taker {
@@ -645,6 +646,8 @@ mod tests {
     #[test]
     fn a_note_says_why_one_waits_and_whether_somebody_must_act() {
         let obstacle = |needs_repair| GrantObstacle {
+            type_: ConditionType::SlotsAvailable,
+            reason: Word::AllSlotsHeld,
             message: "why".to_owned(),
             needs_repair,
         };

@@ -316,6 +316,11 @@ impl Queue {
         self.writes.refusals.message()
     }
 
+    /// Whether the API server has refused to start this workload, and has not started it since.
+    pub fn refuses_start(&self, workload: &Uid) -> bool {
+        self.writes.refusals.refuses_start(workload)
+    }
+
     /// Returns the greatest fencing token that was seen.
     pub fn fencing_token(&self) -> Option<u64> {
         self.held.fencing_token

@@ -137,6 +137,13 @@ impl WriteRefusals {
             .is_some_and(|trouble| trouble.setback.until > now)
     }
 
+    /// Whether the API server has refused a write to this workload, so that it can't be started until that write is
+    /// retried.
+    pub(super) fn refuses_start(&self, workload: &Uid) -> bool {
+        let trouble = self.troubles.get(workload);
+        trouble.is_some_and(|trouble| trouble.why.refused().is_some())
+    }
+
     /// Whether no workload is started for now, because several starts in a row were refused or all starts would be
     /// refused.
     pub(super) fn is_closed(&self, now: Moment) -> bool {

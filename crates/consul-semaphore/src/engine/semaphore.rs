@@ -130,6 +130,12 @@ impl QueueState {
         self.concluded.as_ref().map(|(conclusion, _)| conclusion)
     }
 
+    /// Returns the number of slots that are left to others, who have waited longer than the first workload here.
+    pub fn left_to_others(&self) -> u32 {
+        let left = self.last().and_then(|last| last.before).unwrap_or(0);
+        u32::try_from(left).unwrap_or(u32::MAX)
+    }
+
     /// Returns the workloads that ask for several slots and can't have all of them yet, with what the queue does for
     /// each. A workload for which slots are kept is included only while it is the first in the queue.
     pub fn stances(&self) -> impl Iterator<Item = (&Uid, Stance)> {

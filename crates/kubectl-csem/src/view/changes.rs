@@ -8,6 +8,7 @@ use consul_semaphore_api::conditions::ConditionType;
 use super::{
     elsewhere,
     item::{Item, condition, status, title},
+    queue::is_elsewhere,
     recorded::RecordedEvent,
 };
 
@@ -177,7 +178,10 @@ fn summary(item: &Item) -> (String, ReportedSemaphore) {
                 .lacks
                 .as_deref()
                 .map_or_else(String::new, |lacks| format!(" waits for {lacks}"));
-            let reason = queued.reason.as_deref()?;
+            let reason = queued
+                .reason
+                .as_deref()
+                .filter(|reason| is_elsewhere(reason))?;
             let waiting = title(&queued.kind, &queued.name);
             Some((waiting, format!("{reason}{lacks}")))
         })

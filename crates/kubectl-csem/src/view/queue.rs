@@ -4,9 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use consul_semaphore::{Blocked, Phase, WaitTimeout, Workload};
 use consul_semaphore_api::{
-    ConsulSemaphore, QueueStatus, Standing,
-    annotations::HOLD,
-    waiting::{Asking, Line, lack},
+    ConsulSemaphore, QueueStatus, annotations::HOLD, conditions, waiting::WaitReason,
 };
 use consul_semaphore_workload::TrackedWorkload;
 use jiff::Timestamp;
@@ -99,57 +97,36 @@ pub(crate) fn fails(semaphore: &ConsulSemaphore, workload: &Workload) -> Option<
 }
 
 impl QueueView {
-    /// Adds, for each Job that asks for slots of several semaphores, why the slots of semaphores other than `name` are
-    /// not free. `all` are the known semaphores of the namespace.
-    pub(crate) fn look_elsewhere(
-        &mut self,
-        name: &str,
-        workloads: &[TrackedWorkload],
-        all: &[ConsulSemaphore],
-    ) {
-        let of_name = |name: &str| {
+    /// Adds, for each Job that waits because of another semaphore than `name`, what that semaphore says. `all` are the
+    /// known semaphores of the namespace.
+    pub(crate) fn look_elsewhere(&mut self, name: &str, all: &[ConsulSemaphore]) {
+        let others = || {
             all.iter()
-                .find(|semaphore| semaphore.metadata.name.as_deref() == Some(name))
+                .filter(|semaphore| semaphore.metadata.name.as_deref() != Some(name))
         };
-        let several = [
-            Standing::PassedOver,
-            Standing::SlotsKept,
-            Standing::OthersStopped,
-        ]
-        .map(Standing::as_str);
-        let waits_elsewhere =
-            |place: &&mut QueuedJob| place.reason == "Next" || several.contains(&&*place.reason);
+        let waits_elsewhere = |place: &&mut QueuedJob| is_elsewhere(&place.reason);
         for place in self.places.iter_mut().filter(waits_elsewhere) {
-            let known = workloads.iter().find(|one| id(one) == place.id());
-            let requests = known.map_or(&[][..], |known| &known.workload.requests);
-            let others = requests.iter().filter(|request| {
-                let key = request.key.as_ref().map(AsRef::as_ref);
-                *request.semaphore != *name || (place.key.is_some() && place.key.as_deref() != key)
-            });
-            let lacks: Vec<String> = others
-                .filter_map(|request| {
-                    let key = request.key.as_ref().map(AsRef::as_ref);
-                    let asking = Asking {
-                        priority: place.priority,
-                        ..Asking::new(&place.name, key, request.slots.get())
-                    };
-                    let why = lack(of_name(&request.semaphore)?, asking)?.message();
-                    Some(format!("{}: {why}", request.place()))
-                })
-                .collect();
-            if place.reason != "Next" {
-                for lack in lacks {
-                    place.message = format!("{}; {lack}", place.message);
+            for other in others() {
+                let mut queue = other.status.iter().flat_map(|status| &status.queue);
+                let said = queue
+                    .find(|queued| id_of(queued) == place.id())
+                    .map(|queued| reason_of(queued, None))
+                    .filter(|(reason, _)| {
+                        !is_elsewhere(reason) && reason != WaitReason::Next.as_str()
+                    });
+                if let Some((_, message)) = said {
+                    let other = other.metadata.name.as_deref().unwrap_or_default();
+                    place.message = format!("{}; {other}: {message}", place.message);
                 }
-            } else if !lacks.is_empty() {
-                "OthersNotFree".clone_into(&mut place.reason);
-                place.message = format!(
-                    "its slots of {name} are free, but not of {}",
-                    lacks.join("; of ")
-                );
             }
         }
     }
+}
+
+/// Whether a word in `status.queue` is a reason that lies in another semaphore.
+pub(crate) fn is_elsewhere(reason: &str) -> bool {
+    let mut all = WaitReason::ALL_OF_THE_QUEUE.into_iter();
+    all.any(|known| known.is_elsewhere() && known.as_str() == reason)
 }
 
 /// Returns the queue of a semaphore. The head of the queue comes from the status. If the status lists only a part, the
@@ -165,7 +142,6 @@ pub(crate) fn queue_of(
     let name = semaphore.metadata.name.as_deref().unwrap_or_default();
     let status = status(semaphore);
     let waiting = usize::try_from(status.waiting).unwrap_or(0);
-    let mut line = Line::of(semaphore);
     let known: HashMap<Id<'_>, &TrackedWorkload> = workloads
         .iter()
         .map(|workload| (id(workload), workload))
@@ -177,10 +153,13 @@ pub(crate) fn queue_of(
     let mut places: Vec<QueuedJob> = Vec::new();
     for queued in status.queue.iter().take(most) {
         let workload = known.get(&id_of(queued)).copied();
-        let word = workload.and_then(last_word);
-        let asking = asking_of(queued, workload, name);
-        let (reason, message) = why(&mut line, asking, word);
-        let own = || (asking.slots > 1).then(|| format!("{name}:{}", asking.slots));
+        let (reason, message) = reason_of(queued, workload.and_then(last_word));
+        let own = || {
+            Some(format!(
+                "{name}:{}",
+                queued.slots.filter(|slots| *slots > 1)?
+            ))
+        };
         places.push(QueuedJob {
             kind: queued.kind.clone(),
             name: queued.name.clone(),
@@ -220,13 +199,7 @@ pub(crate) fn queue_of(
             .and_then(|request| request.key.as_ref())
             .map(AsRef::as_ref)
             .filter(|_| keyed);
-        let slots = request.map_or(1, |request| request.slots.get());
-        let asking = Asking {
-            alone: !workload.workload.asks_for_several(),
-            priority: Some(workload.workload.priority),
-            ..Asking::new(&workload.workload.name, key, slots)
-        };
-        let (reason, message) = why(&mut line, asking, last_word(workload));
+        let (reason, message) = unlisted_reason(semaphore, &places, key);
         places.push(QueuedJob {
             kind: workload.workload.kind.to_string(),
             name: workload.workload.name.to_string(),
@@ -258,28 +231,8 @@ pub(crate) fn queue_of(
 }
 
 /// Returns the kind and the name of a workload in the status.
-fn id_of(queued: &QueueStatus) -> Id<'_> {
+pub(crate) fn id_of(queued: &QueueStatus) -> Id<'_> {
     (&queued.kind, &queued.name)
-}
-
-/// Returns what a Job in the status asks for at the semaphore `name`. The Job itself says more than the status, if it
-/// is known.
-fn asking_of<'a>(
-    queued: &'a QueueStatus,
-    workload: Option<&TrackedWorkload>,
-    name: &str,
-) -> Asking<'a> {
-    let asking = Asking::from(queued);
-    let Some(TrackedWorkload { workload, .. }) = workload else {
-        return asking;
-    };
-    let request = workload.asks_for(name, None);
-    Asking {
-        slots: request.map_or(asking.slots, |request| request.slots.get()),
-        alone: !workload.asks_for_several(),
-        priority: Some(workload.priority),
-        ..asking
-    }
 }
 
 /// Returns all slots that a Job asks for, if it asks for more than one.
@@ -288,18 +241,37 @@ fn all_slots(workload: &TrackedWorkload) -> Option<String> {
     workload.asks_for_many().then(|| workload.asked())
 }
 
-/// Returns why a Job in the queue waits, as a word and a message. A Job that can't be started blocks no other.
-fn why<'a>(
-    line: &mut Line<'a>,
-    asking: Asking<'a>,
-    word: Option<&RecordedEvent>,
+/// Returns why a Job in the status waits, as a word and a message. The Job's last event says more of a refused start.
+fn reason_of(queued: &QueueStatus, word: Option<&RecordedEvent>) -> (String, String) {
+    let Some(reason) = queued.reason.clone() else {
+        let message = "the operator has not said yet why it waits";
+        return ("Unseen".to_owned(), message.to_owned());
+    };
+    let refused =
+        word.filter(|word| reason == WaitReason::StartRefused.as_str() && word.reason == reason);
+    let message = refused.map_or_else(
+        || queued.message.clone().unwrap_or_default(),
+        |refused| refused.message.clone(),
+    );
+    (reason, message)
+}
+
+/// Returns why a Job waits that is behind those in the status: `places`.
+fn unlisted_reason(
+    semaphore: &ConsulSemaphore,
+    places: &[QueuedJob],
+    key: Option<&str>,
 ) -> (String, String) {
-    let refused = word.filter(|recorded| recorded.reason == "StartRefused");
-    if let Some(refused) = refused.filter(|_| line.stop().is_none()) {
-        return (refused.reason.clone(), refused.message.clone());
+    if let Some(stop) = conditions::stop(&status(semaphore).conditions) {
+        return (stop.reason.clone(), stop.message.clone());
     }
-    let why = line.next(asking);
-    (why.reason().to_owned(), why.message())
+    let mut before = places.iter().rev();
+    let before = before.find(|place| place.key.as_deref() == key);
+    let message = before.map_or_else(
+        || "behind the Jobs that the status lists".to_owned(),
+        |before| format!("behind {}", before.name),
+    );
+    (WaitReason::Behind.as_str().to_owned(), message)
 }
 
 /// Returns why a Job is not in the queue; `None` if it has started or is done.
@@ -393,60 +365,64 @@ mod tests {
     }
 
     #[test]
-    fn one_that_asks_for_several_is_told_where_they_are_not_free() {
-        let free = json!([
-            { "type": "Ready", "status": "True", "reason": "Reconciled", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z" },
-            { "type": "SlotsAvailable", "status": "True", "reason": "SlotsFree", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z" },
-        ]);
-        let db = semaphore(
-            &json!({ "held": 1, "waiting": 2, "queue": queue(&["a", "b"]), "conditions": free }),
-        );
-        let mut licenses = semaphore(&json!({ "limit": 3, "held": 2, "conditions": free }));
-        licenses.metadata.name = Some("licenses".to_owned());
-        let asks = |what: &str| json!({ "consul-semaphore.io/semaphore": what });
-        let of = |what: &str| {
-            let workloads = [workload("a", &asks(what))];
-            let mut queue = queue_of(&db, &workloads, &[], 99);
-            queue.look_elsewhere("db", &workloads, &[db.clone(), licenses.clone()]);
-            let first = queue.places.remove(0);
-            format!("{}: {}", first.reason, first.message)
+    fn one_that_waits_because_of_another_semaphore_is_told_what_that_one_says() {
+        let entry = |reason: &str, message: &str| json!([{ "kind": "Job", "name": "a", "reason": reason, "message": message }]);
+        let of = |reason, elsewhere: Value| {
+            let queue = entry(reason, "it waits for licenses:2");
+            let db = semaphore(&json!({ "waiting": 1, "queue": queue }));
+            let mut licenses = semaphore(&json!({ "queue": elsewhere }));
+            licenses.metadata.name = Some("licenses".to_owned());
+            let mut queue = queue_of(&db, &[], &[], 99);
+            queue.look_elsewhere("db", &[db.clone(), licenses]);
+            queue.places.remove(0).message
         };
+        let held = entry("AllSlotsHeld", "3 of 3 slots are held");
         assert_eq!(
-            of("db, licenses:2"),
-            "OthersNotFree: its slots of db are free, but not of licenses: 2 of 3 slots are held, and it asks for 2: \
-             1 more must become free"
+            of("PassedOver", held.clone()),
+            "it waits for licenses:2; licenses: 3 of 3 slots are held"
         );
-        assert!(of("db, licenses").starts_with("Next: a slot is free"));
-        // Without the Job, the rest of what it asks for is not known.
-        assert!(of("db, gone").contains("it waits for slots of other semaphores"));
-        assert!(!of("db").contains("other semaphores"));
-        assert_eq!(
-            of("db:2"),
-            "TooFewSlotsFree: 1 of 2 slots are held, and it asks for 2: 1 more must become free"
-        );
+        let alone = "it waits for licenses:2";
+        assert_eq!(of("Behind", held), alone);
+        for says_nothing in [
+            entry("Next", "a slot is free"),
+            entry("PassedOver", "b"),
+            json!([]),
+        ] {
+            assert_eq!(of("OthersStopped", says_nothing), alone);
+        }
     }
 
     #[test]
-    fn what_stops_the_semaphore_stops_everyone() {
-        let mut status = json!({ "waiting": 2, "queue": queue(&["a", "b"]) });
+    fn those_that_the_status_does_not_list_wait_for_the_last_one_or_for_what_stops_all() {
+        let mut status = json!({ "waiting": 2, "queue": queue(&["a"]) });
+        let last = |status: &Value| {
+            let line = queue_of(&semaphore(status), &[workload("z", &json!({}))], &[], 99);
+            let QueuedJob {
+                reason, message, ..
+            } = line.places.last().unwrap();
+            format!("{reason}: {message}")
+        };
+        assert_eq!(last(&status), "Behind: behind a");
         status["conditions"] = json!([{
             "type": "Ready", "status": "True", "reason": "Paused", "message": "spec.paused is true",
             "lastTransitionTime": "2026-01-01T00:00:00Z",
         }]);
-        let line = queue_of(&semaphore(&status), &[], &[], 99);
-        let paused = |job| (job, "Paused", "spec.paused is true");
-        assert_eq!(reasons(&line), [paused("a"), paused("b")]);
+        assert_eq!(last(&status), "Paused: spec.paused is true");
     }
 
     #[test]
-    fn one_that_can_not_be_started_is_in_nobodys_way() {
-        let semaphore = semaphore(&json!({ "waiting": 3, "queue": queue(&["a", "b", "c"]) }));
-        let workloads = ["a", "b", "c"].map(|name| workload(name, &json!({})));
-        let events = [recorded(1, "Job", "a", "uid-a", "StartRefused")];
-        let line = queue_of(&semaphore, &workloads, &events, 99);
-        let words: Vec<_> = line.places.iter().map(|place| &*place.reason).collect();
-        assert_eq!(words, ["StartRefused", "AllSlotsHeld", "Behind"]);
-        assert_eq!(line.places[2].message, "behind b");
+    fn the_last_event_says_more_of_a_refused_start() {
+        let refused = json!([{ "kind": "Job", "name": "a", "reason": "StartRefused", "message": "see its events" }]);
+        let semaphore = semaphore(&json!({ "waiting": 1, "queue": refused }));
+        let message = |events: &[RecordedEvent]| {
+            let line = queue_of(&semaphore, &[workload("a", &json!({}))], events, 99);
+            line.places[0].message.clone()
+        };
+        assert_eq!(message(&[]), "see its events");
+        let event = recorded(1, "Job", "a", "uid-a", "StartRefused");
+        assert_eq!(message(std::slice::from_ref(&event)), event.message);
+        let older = recorded(1, "Job", "a", "uid-a", "SlotWaiting");
+        assert_eq!(message(&[older]), "see its events");
     }
 
     #[test]
@@ -513,23 +489,22 @@ mod tests {
 
     #[test]
     fn of_a_keyed_one_each_key_has_a_queue() {
-        let mut semaphore = semaphore(&json!({
-            "waiting": 3, "held": 2,
-            "holders": [{ "session": "s", "key": "k1" }, { "session": "t", "key": "k1" }],
-            "queue": [{ "kind": "Job", "name": "a", "key": "k1" }, { "kind": "Job", "name": "b", "key": "k2" }, { "kind": "Job", "name": "c", "key": "k1" }],
-        }));
+        let entry = |name: &str, key: &str| json!({ "kind": "Job", "name": name, "key": key, "reason": "AllSlotsHeld", "message": "" });
+        let queue = json!([entry("a", "k1"), entry("b", "k2")]);
+        let mut semaphore = semaphore(&json!({ "waiting": 4, "queue": queue }));
         semaphore.spec.keyed = true;
-        let line = queue_of(&semaphore, &[], &[], 99);
-        let words: Vec<_> = reasons(&line)
-            .into_iter()
-            .map(|(job, reason, _)| (job, reason))
+        let asks = |name, key: &str| workload(name, &json!({ "consul-semaphore.io/key": key }));
+        let line = queue_of(&semaphore, &[asks("y", "k1"), asks("z", "k3")], &[], 99);
+        let behind: Vec<_> = line
+            .places
+            .iter()
+            .skip(2)
+            .map(|place| &*place.message)
             .collect();
-        assert_eq!(words, [("a", "Next"), ("b", "Next"), ("c", "Behind")]);
         assert_eq!(
-            line.places[0].message,
-            "2 of 2 slots of the key k1 are held"
+            behind,
+            ["behind a", "behind the Jobs that the status lists"]
         );
-        assert_eq!(line.places[2].message, "behind a");
     }
 
     #[test]

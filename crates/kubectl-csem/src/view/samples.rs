@@ -42,6 +42,7 @@ pub(super) fn semaphore(status: &Value) -> ConsulSemaphore {
     for (name, value) in status.as_object().unwrap() {
         all[name] = value.clone();
     }
+    say_why(&mut all);
     let semaphore = json!({
         "apiVersion": "consul-semaphore.io/v1alpha1",
         "kind": "ConsulSemaphore",
@@ -53,6 +54,29 @@ pub(super) fn semaphore(status: &Value) -> ConsulSemaphore {
         "status": all,
     });
     serde_json::from_value(semaphore).unwrap()
+}
+
+/// Adds the reasons of queued workloads that have none: the first one waits for a slot, and the others are behind it. A
+/// semaphore that is not Ready, or is paused, stops all of them.
+fn say_why(status: &mut Value) {
+    let ready = &status["conditions"][0];
+    let stops = ready["status"] != "True" || ready["reason"] == "Paused";
+    let stop = stops.then(|| (ready["reason"].clone(), ready["message"].clone()));
+    let mut before: Option<Value> = None;
+    for queued in status["queue"].as_array_mut().into_iter().flatten() {
+        let (reason, message) = match (&stop, before.replace(queued["name"].clone())) {
+            (Some(stop), _) => stop.clone(),
+            (None, None) => (json!("AllSlotsHeld"), json!("2 of 2 slots are held")),
+            (None, Some(before)) => {
+                let message = format!("behind {}", before.as_str().unwrap());
+                (json!("Behind"), json!(message))
+            }
+        };
+        if queued["reason"].is_null() {
+            queued["reason"] = reason;
+            queued["message"] = message;
+        }
+    }
 }
 
 /// Returns a Job that waits for `db`, with these additional annotations.

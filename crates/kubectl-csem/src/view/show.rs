@@ -227,8 +227,9 @@ mod tests {
             "waiting": 3, "limit": 3, "held": 1, "windowLimit": 2,
             "queue": [
                 { "kind": "Job", "name": "both", "since": "2026-01-01T00:20:00Z", "asksFor": "db, licenses:2", "lacks": "licenses:2",
-                  "reason": "PassedOver" },
-                { "kind": "Job", "name": "pair", "since": "2026-01-01T00:21:00Z", "slots": 2, "expected": "2026-01-01T00:35:00Z" },
+                  "reason": "PassedOver", "message": "it waits for licenses:2; workloads behind it start meanwhile" },
+                { "kind": "Job", "name": "pair", "since": "2026-01-01T00:21:00Z", "slots": 2, "expected": "2026-01-01T00:35:00Z",
+                  "reason": "TooFewSlotsFree", "message": "1 of 2 slots are held, and it asks for 2: 1 more must become free" },
                 { "kind": "Job", "name": "late", "since": "2026-01-01T00:22:00Z", "expected": "2026-01-01T00:29:00Z" },
             ],
         }));
@@ -241,9 +242,13 @@ mod tests {
             serde_json::from_value(json!({ "slots": 1, "minPriority": 10 })).unwrap();
         let several = json!({ "consul-semaphore.io/semaphore": "db, licenses:2" });
         let mut queue = queue_of(&semaphore, &[workload("both", &several)], &[], 99);
-        let mut licenses = crate::view::samples::semaphore(&json!({ "limit": 3, "held": 2 }));
+        let mut licenses = crate::view::samples::semaphore(&json!({
+            "limit": 3, "held": 2,
+            "queue": [{ "kind": "Job", "name": "both", "reason": "TooFewSlotsFree",
+                        "message": "2 of 3 slots are held, and it asks for 2: 1 more must become free" }],
+        }));
         licenses.metadata.name = Some("licenses".to_owned());
-        queue.look_elsewhere("db", &[workload("both", &several)], &[licenses]);
+        queue.look_elsewhere("db", &[licenses]);
         let text = text_of(&semaphore, &queue);
         assert_eq!(text, include_str!("expected/show-several.txt"));
         // The time is outside the windows.

@@ -193,7 +193,7 @@ fn what_is_missing_when_it_is_likely_to_start_and_when_the_window_opens() {
     let mut db = queued(&[], &json!({ "windowOpens": "2026-01-01T22:00:00Z" }));
     db.status.as_mut().unwrap().queue = serde_json::from_value(json!([{
         "kind": "Job", "name": "a", "asksFor": "db, licenses:2", "lacks": "licenses:2", "reason": "SlotsKept",
-        "expected": "2026-01-01T00:37:00Z",
+        "message": "it waits for licenses:2; free slots here are kept for it", "expected": "2026-01-01T00:37:00Z",
     }]))
     .unwrap();
     db.spec.windows =
