@@ -26,7 +26,8 @@ async fn why_waiting() {
         assert!(job.contains(word), "no {word} in {job}");
     }
     let queue = page.run(&shell, "kubectl get csem db-migrations").await;
-    assert!(queue.contains("\nmigrate\t"), "{queue}");
+    let reason = "\nmigrate\tAllSlotsHeld\t1 of 1 slots are held\t";
+    assert!(queue.contains(reason), "{queue}");
     let conditions = page
         .run(&shell, "kubectl describe csem db-migrations")
         .await;
