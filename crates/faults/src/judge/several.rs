@@ -39,6 +39,9 @@ struct Given {
     index: Option<u64>,
     /// Whether the Job ran, so that this may replace a slot that it had lost.
     running: bool,
+    /// Whether the Job's earlier slot of a rate is gone with the same revision of `.lock`: a dead session may be
+    /// replaced, although the Job may be done, or the rate counts a new start of the Job.
+    replaces: bool,
 }
 
 struct Watch<'a> {
@@ -130,13 +133,9 @@ impl<'a> Watch<'a> {
             let Some(uid) = uid.filter(|uid| self.requests.of_job(uid).is_some()) else {
                 continue;
             };
-            // A dead session of a rate is replaced, although its Job may be done.
             let mut gone = before.difference(&holders);
-            if self.rates.contains(prefix)
-                && gone.any(|gone| self.view.sessions.get(gone) == Some(uid))
-            {
-                continue;
-            }
+            let replaces = self.rates.contains(prefix)
+                && gone.any(|gone| self.view.sessions.get(gone) == Some(uid));
             let ran = self.ran.get(uid).is_some_and(|ran| t - ran < RUNNING);
             let state = self.view.jobs.get(uid).map(|job| job.state);
             let runs = matches!(state, Some(JobState::Running | JobState::Stopping));
@@ -145,6 +144,7 @@ impl<'a> Watch<'a> {
                 prefix: prefix.to_owned(),
                 index: None,
                 running: ran || runs,
+                replaces,
             };
             let all = self.given.entry(uid.clone()).or_default();
             all.push((session.clone(), given));
@@ -232,7 +232,8 @@ impl<'a> Watch<'a> {
         }
         for (index, grant) in grants {
             let t = grant.iter().map(|given| given.t).fold(f64::MAX, f64::min);
-            if t > until || grant.iter().any(|given| given.running) {
+            let only_replaces = grant.iter().all(|given| given.replaces);
+            if t > until || only_replaces || grant.iter().any(|given| given.running) {
                 continue;
             }
             verdict.requests += 1;

@@ -884,6 +884,27 @@ fn a_session_of_a_rate_is_replaced_when_its_job_is_done() {
     assert!(story.rules().contains(&Rule::GrantedInPart));
 }
 
+/// The Job gave its slots back before it was started, and the rate counted that start until the next one.
+#[test]
+fn a_job_may_be_granted_a_slot_of_a_rate_as_its_earlier_one_becomes_free() {
+    let granted_again = |elsewhere: u64| {
+        let mut story = Story::of_a_rate();
+        story.asks = [(PREFIX.to_owned(), 1), (OTHER.to_owned(), 1)].into();
+        story.job("a", JobState::Waiting);
+        story
+            .grant_at(OTHER, &["s1"], 7)
+            .grant_at(PREFIX, &["s0"], 7);
+        story.after(1.0).grant_at(OTHER, &[], 8).after(9.0);
+        story
+            .grant_at(OTHER, &["s2"], 9)
+            .grant_at(PREFIX, &["s3"], elsewhere);
+        story.ends();
+        story.rules()
+    };
+    assert_eq!(granted_again(9), []);
+    assert!(granted_again(10).contains(&Rule::GrantedInPart));
+}
+
 #[test]
 fn the_operator_of_a_copy_writes_no_more_than_that_it_is_one() {
     let rules = |writer, path: &str| {
