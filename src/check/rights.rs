@@ -80,7 +80,7 @@ const fn unserved(
         resource,
         verbs,
         RuleScope::Scope,
-        "a workload of this kind that holds a slot when you switch its kind off keeps it for ever",
+        "a workload of this kind that holds a slot when you switch its kind off keeps it forever",
     ))
 }
 
@@ -261,21 +261,21 @@ pub(crate) fn rules_of(kind: &Kind) -> Cow<'static, [Rule]> {
             "workloads",
             &["get", "list", "watch"],
             RuleScope::Scope,
-            "Workloads of Kueue are not seen, and wait for ever for their admission check",
+            "Workloads of Kueue are not seen, and wait forever for their admission check",
         ),
         rule(
             "kueue.x-k8s.io",
             "workloads/status",
             &["patch"],
             RuleScope::Scope,
-            "Workloads of Kueue wait for ever for their admission check",
+            "Workloads of Kueue wait forever for their admission check",
         ),
         rule(
             "kueue.x-k8s.io",
             "admissionchecks",
             &["get", "list", "watch"],
             RuleScope::Cluster,
-            "Workloads of Kueue are not seen, and wait for ever for their admission check",
+            "Workloads of Kueue are not seen, and wait forever for their admission check",
         ),
         rule(
             "kueue.x-k8s.io",
@@ -289,7 +289,7 @@ pub(crate) fn rules_of(kind: &Kind) -> Cow<'static, [Rule]> {
             "jobsets",
             &["get", "list", "watch"],
             RuleScope::Scope,
-            "JobSets in queues of Kueue wait for ever for their admission check",
+            "JobSets in queues of Kueue wait forever for their admission check",
         ),
     ];
     let rules = match kind {

@@ -218,7 +218,7 @@ pub(super) fn requires(kind: &Kind) -> Option<Vec<(String, String)>> {
         Kind::Workflow => Some(vec![(
             "!it.?spec.?synchronization.hasValue()".to_owned(),
             "remove spec.synchronization. Argo takes these locks while the Workflow waits for its slot, so two
-Workflows can wait for each other for ever. Ask for a slot of one more ConsulSemaphore instead, or use
+Workflows can wait for each other forever. Ask for a slot of one more ConsulSemaphore instead, or use
 spec.templates[].synchronization, which Argo takes when the template starts"
                 .to_owned(),
         )]),

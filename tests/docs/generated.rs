@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeSet, env, fs, path::Path, process::Command, time::Duration};
 
-use consul_semaphore_api::annotations::FINALIZER;
+use consul_semaphore_api::{annotations::FINALIZER, waiting::WaitReason};
 use consul_semaphore_operator::telemetry::{Metrics, SemaphoreLabels};
 use serde_json::Value;
 use testbed::operator_program;
@@ -408,9 +408,10 @@ fn why_waiting_explains_every_reason() {
     let reasons = [
         variants("crates/api/src/conditions.rs", "Reason"),
         variants("src/controller/events.rs", "Reason"),
-        variants("crates/api/src/waiting.rs", "WaitReason"),
     ];
-    for (reason, _) in reasons.into_iter().flatten() {
+    let reasons = reasons.into_iter().flatten().map(|(reason, _)| reason);
+    let of_the_queue = WaitReason::ALL_OF_THE_QUEUE.map(|reason| reason.to_string());
+    for reason in reasons.chain(of_the_queue) {
         let is_there = words.contains(reason.as_str());
         assert!(is_there, "docs/why-waiting.md does not explain {reason}");
     }

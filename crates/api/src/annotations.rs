@@ -19,8 +19,8 @@ pub const HOLD: &str = "consul-semaphore.io/hold";
 pub const KEY: &str = "consul-semaphore.io/key";
 /// On a Job, by its user: what happens if the Job can't have its slots at once. `Wait`, the default. `Skip`: the
 /// operator deletes the Job if all slots are held when it is created, or if it is too late. `Fail`: the same, but the
-/// Job fails. `ReplaceWaiting`: the newest Job that asks for the same slots waits, and the older ones with this
-/// policy fail. `ReplaceRunning`: the same, and the operator also ends running ones.
+/// Job fails. `ReplaceWaiting`: of the waiting Jobs with this policy or `ReplaceRunning` that ask for the same slots, the
+/// newest one waits, and the older ones fail. `ReplaceRunning`: the same, and the operator also ends running ones.
 pub const ON_CONTENTION: &str = "consul-semaphore.io/on-contention";
 /// On a Job, by its user: how long the Job may wait before it fails: whole hours, minutes and seconds from 1s to 720h,
 /// such as `30m`. The default is the semaphore's `spec.waitTimeout`.

@@ -166,10 +166,9 @@ pub struct ConsulSemaphoreSpec {
         .message("cooldown must be whole hours, minutes and seconds from 0s to 24h, such as 30s or 1h"))]
     pub cooldown: Cooldown,
 
-    /// How long a Job may wait that does not say so itself, by the annotation
-    /// `consul-semaphore.io/wait-timeout`: whole hours, minutes and seconds from 1s to 720h, such as 30m or
-    /// 2h. Then the Job fails. Times in which no slot could be granted don't count. By default a Job waits
-    /// for ever.
+    /// The longest time that a Job may wait if it has no annotation `consul-semaphore.io/wait-timeout`: whole hours,
+    /// minutes and seconds from 1s to 720h, such as 30m or 2h. A Job that has waited for this time fails. Times in
+    /// which no slot could be granted don't count. By default a Job waits without a limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String", length(max = 32))]
     #[x_kube(validation = Rule::new(
@@ -290,8 +289,9 @@ pub struct Window {
         .message("timeZone must be a name of the IANA database, such as Europe/Berlin or UTC"))]
     pub time_zone: Option<String>,
 
-    /// How many slots may be held for one more to be granted in this window, from 1 to 5000. The limit in
-    /// Consul stays. Of several open windows the largest limit counts. The default is spec.limit.
+    /// The limit while this window is open, from 1 to 5000: a slot is granted only while fewer slots than this are
+    /// held. If several windows are open, the largest value applies. The limit in Consul does not change. The
+    /// default is spec.limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "i32", range(min = 1, max = 5000))]
     pub limit: Option<i32>,

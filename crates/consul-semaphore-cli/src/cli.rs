@@ -70,8 +70,7 @@ Exit code: the command's own, 128 and the signal's number if a signal ended it, 
    69  Consul can't be reached, has no leader, is overloaded or fails: with --try,
        or when --wait-for is over
    71  the system refuses: no process, no signals
-   75  --try: no slot is free, others that were queued before wait, too, or a
-       mutex's lock-delay is not over
+   75  --try: no slot is free, or others that were queued before wait, too
    77  Consul refuses: the token is unknown or lacks a right, or the TTL is too
        short
    78  Consul has another limit, the key belongs to another use, too much is below

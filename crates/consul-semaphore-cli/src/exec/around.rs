@@ -25,7 +25,7 @@ impl SlotsAround {
         self.at(prefix).next()?;
         Some(format!(
             "this command runs in a slot of {prefix} and waits for another one: if all slots are held by commands that \
-             wait like this, they wait for ever. With --reentrant it runs in the slot that it has"
+             wait like this, they wait forever. With --reentrant it runs in the slot that it has"
         ))
     }
 

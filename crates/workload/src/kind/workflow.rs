@@ -101,7 +101,7 @@ impl Workflow<'_> {
         let locks = specs().any(|spec| spec.synchronization.is_some());
         let deadline = specs().any(|spec| spec.active_deadline_seconds.is_some());
         let locks = locks.then_some(
-            "it holds the locks of its spec.synchronization, and can block others for ever that have a slot and wait for \
+            "it holds the locks of its spec.synchronization, and can block others forever that have a slot and wait for \
              such a lock: remove spec.synchronization, or move it to a template",
         );
         let deadline = deadline.then_some(
