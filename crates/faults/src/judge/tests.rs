@@ -898,7 +898,9 @@ fn a_job_may_be_granted_a_slot_of_a_rate_as_its_earlier_one_becomes_free() {
         story
             .grant_at(OTHER, &["s2"], 9)
             .grant_at(PREFIX, &["s3"], elsewhere);
-        story.ends();
+        story.starts("a").after(2.0).job("a", JobState::Finished);
+        story.grant_at(OTHER, &[], 11).after(20.0);
+        story.grant_at(PREFIX, &[], 12).ends();
         story.rules()
     };
     assert_eq!(granted_again(9), []);

@@ -63,7 +63,8 @@ fn say_why(status: &mut Value) {
     let stops = ready["status"] != "True" || ready["reason"] == "Paused";
     let stop = stops.then(|| (ready["reason"].clone(), ready["message"].clone()));
     let mut before: Option<Value> = None;
-    for queued in status["queue"].as_array_mut().into_iter().flatten() {
+    let queue = status.get_mut("queue").and_then(Value::as_array_mut);
+    for queued in queue.into_iter().flatten() {
         let (reason, message) = match (&stop, before.replace(queued["name"].clone())) {
             (Some(stop), _) => stop.clone(),
             (None, None) => (json!("AllSlotsHeld"), json!("2 of 2 slots are held")),

@@ -58,6 +58,12 @@ fn queued(jobs: &[&str], more: &Value) -> ConsulSemaphore {
     semaphore(&status)
 }
 
+/// Returns a semaphore in whose queue the Job `a` waits for this reason.
+fn queued_because(reason: &str, message: &str) -> ConsulSemaphore {
+    let queue = json!([{ "kind": "Job", "name": "a", "reason": reason, "message": message }]);
+    queued(&["a"], &json!({ "queue": queue }))
+}
+
 #[track_caller]
 fn has(text: &str, words: &[&str]) {
     for word in words {
@@ -269,7 +275,8 @@ fn what_stops_the_semaphore_is_said_once() {
 #[test]
 fn a_refused_start_is_the_operators_message() {
     let events = [recorded(1, "Job", "a", "uid-a", "StartRefused")];
-    let (answer, text) = asked(&queued(&["a"], &json!({})), &json!({}), &events);
+    let db = queued_because("StartRefused", "its events say what was refused");
+    let (answer, text) = asked(&db, &json!({}), &events);
     is(&answer, "Waiting", "StartRefused");
     has(
         &text,
@@ -496,7 +503,9 @@ fn one_that_asks_for_several_slots_is_told_which_ones() {
         &["db, licenses:2", "for a slot of ConsulSemaphore db"],
     );
     let two = json!({ "consul-semaphore.io/semaphore": "db:2" });
-    let (answer, text) = asked(&db, &two, &[]);
+    let missing = "2 of 2 slots are held, and it asks for 2: 2 more must become free";
+    let few = queued_because("TooFewSlotsFree", missing);
+    let (answer, text) = asked(&few, &two, &[]);
     is(&answer, "Waiting", "TooFewSlotsFree");
     has(
         &text,
