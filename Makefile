@@ -233,9 +233,17 @@ $(VALE):
 ACTIONLINT_VERSION := 1.7.12
 ACTIONLINT := $(TOOLS)/actionlint-$(ACTIONLINT_VERSION)/actionlint
 
-# The workflows of GitHub.
-actions-lint: $(ACTIONLINT)
+ZIZMOR_VERSION := 1.32.0
+ZIZMOR := $(TOOLS)/zizmor-$(ZIZMOR_VERSION)/bin/zizmor
+
+# The workflows of GitHub: whether they are right, and what they let others do.
+actions-lint: $(ACTIONLINT) $(ZIZMOR)
 	$(ACTIONLINT) -shellcheck= -pyflakes=
+	$(ZIZMOR) --offline --quiet .github
+
+$(ZIZMOR):
+	python3 -m venv $(TOOLS)/zizmor-$(ZIZMOR_VERSION)
+	$(TOOLS)/zizmor-$(ZIZMOR_VERSION)/bin/pip install --quiet zizmor==$(ZIZMOR_VERSION)
 
 $(ACTIONLINT):
 	GOBIN=$(dir $(ACTIONLINT)) go install github.com/rhysd/actionlint/cmd/actionlint@v$(ACTIONLINT_VERSION)
