@@ -28,6 +28,7 @@ ARG GIT_COMMIT=
 LABEL org.opencontainers.image.title="consul-semaphore-operator" \
       org.opencontainers.image.description="Kubernetes Jobs wait for, hold and give back the slots of a Consul semaphore" \
       org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.source="https://github.com/consul-semaphore/consul-semaphore-operator" \
       org.opencontainers.image.version="0.1.0" \
       org.opencontainers.image.revision="$GIT_COMMIT" \
       org.opencontainers.image.base.name="gcr.io/distroless/cc-debian12:nonroot" \

@@ -1,6 +1,6 @@
 # make demo shows what it does; make dev leaves a test bed up to try things on, make bare one to install it on.
 # make test proves that it works, also when things break; make lint and make deny say what else a change must pass.
-.PHONY: demo demo-pipelines dev bare servers servers-workloads test test-workloads test-loaded test-version test-consul floods web-test shells-test python-test python-dist image-lint image-test dist faults interop soak model bench bench-micro valgrind lint clippy deny fmt site prose actions-lint
+.PHONY: demo demo-pipelines dev bare servers servers-workloads test test-workloads test-loaded test-version test-consul floods web-test shells-test python-test python-dist image-lint image-test dist release-files release-try release-rehearsal faults interop soak model bench bench-micro valgrind lint clippy deny fmt site prose actions-lint
 
 # Where programs that check the project are installed; with TOOLS_DIR several clones share them.
 TOOLS := $(abspath $(or $(TOOLS_DIR),.tools))
@@ -120,6 +120,29 @@ dist:
 	image/build $(ARCH) target/dist/$(ARCH) consul-semaphore-operator consul-semaphore-cli kubectl-csem
 	cd target/dist/$(ARCH) && find . -type f ! -name SHA256SUMS -printf '%P\n' | sort | xargs sha256sum >SHA256SUMS
 
+# What a release consists of, besides the programs of `make dist` for both platforms: CONTRIBUTING.md says how a release
+# is made. For all three, VERSION=0.1.0 names it.
+RELEASE_FILES := target/release-files
+release-files:
+	@crates/testbed/servers/build release
+	release/make $(VERSION) target/dist $(RELEASE_FILES)
+
+# Those files, pushed to a registry on this machine and installed from there, with root's rights.
+release-try:
+	@crates/testbed/servers/build consul etcd kube-apiserver kube-controller-manager kube-scheduler kubectl kwok
+	@crates/testbed/servers/build release
+	cargo build --locked --package testbed --bin bed
+	release/try $(VERSION) $(RELEASE_FILES)
+
+# All of a release but its publication, in minutes with programs that are there: PROGRAMS names their folder.
+release-rehearsal: PROGRAMS ?= $(or $(CARGO_TARGET_DIR),target)/release
+release-rehearsal:
+	@crates/testbed/servers/build consul etcd kube-apiserver kube-controller-manager kube-scheduler kubectl kwok
+	@crates/testbed/servers/build release
+	cargo build --locked --package testbed --bin bed
+	$(if $(filter file,$(origin PROGRAMS)),cargo build --locked --release --package consul-semaphore-operator --package consul-semaphore-cli --package kubectl-csem)
+	release/rehearse $(VERSION) $(PROGRAMS)
+
 # N random faults of SEED against real servers under load: docs/reliability.md says how it is judged. With WORKLOADS=1
 # there are other workloads than Jobs in it.
 faults: servers $(WORKLOADS:%=servers-workloads)
@@ -207,9 +230,17 @@ $(VALE):
 ACTIONLINT_VERSION := 1.7.12
 ACTIONLINT := $(TOOLS)/actionlint-$(ACTIONLINT_VERSION)/actionlint
 
-# The workflows of GitHub.
-actions-lint: $(ACTIONLINT)
+ZIZMOR_VERSION := 1.32.0
+ZIZMOR := $(TOOLS)/zizmor-$(ZIZMOR_VERSION)/bin/zizmor
+
+# The workflows of GitHub: whether they are right, and what they let others do.
+actions-lint: $(ACTIONLINT) $(ZIZMOR)
 	$(ACTIONLINT) -shellcheck= -pyflakes=
+	$(ZIZMOR) --offline --quiet .github
+
+$(ZIZMOR):
+	python3 -m venv $(TOOLS)/zizmor-$(ZIZMOR_VERSION)
+	$(TOOLS)/zizmor-$(ZIZMOR_VERSION)/bin/pip install --quiet zizmor==$(ZIZMOR_VERSION)
 
 $(ACTIONLINT):
 	GOBIN=$(dir $(ACTIONLINT)) go install github.com/rhysd/actionlint/cmd/actionlint@v$(ACTIONLINT_VERSION)

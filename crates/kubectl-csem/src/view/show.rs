@@ -196,7 +196,7 @@ mod tests {
             "waiting": 3,
             "queue": [
                 { "kind": "Job", "name": "urgent", "since": "2026-01-01T00:29:00Z" },
-                { "kind": "Job", "name": "migrate-3", "since": "2026-01-01T00:20:00Z" },
+                { "kind": "Job", "name": "migrate-3", "since": "2026-01-01T00:20:00Z", "reason": "StartRefused" },
             ],
         }));
         let workloads = [
