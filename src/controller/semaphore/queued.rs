@@ -71,7 +71,8 @@ pub(super) struct Before<'a> {
 }
 
 impl<'a> Before<'a> {
-    /// Returns why the next workload of the queue, with this name, waits, and counts it among those before the one after it.
+    /// Returns why the next workload of the queue, which has this name, waits. The workload then counts among those
+    /// before the one after it.
     pub(super) fn next(&mut self, workload: &'a str, facts: &Facts<'_>) -> Why {
         let Facts { need, outlook, .. } = facts;
         let obstacle = outlook.obstacle.as_ref();

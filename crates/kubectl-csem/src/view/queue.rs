@@ -265,8 +265,8 @@ fn unlisted_reason(
     if let Some(stop) = conditions::stop(&status(semaphore).conditions) {
         return (stop.reason.clone(), stop.message.clone());
     }
-    let mut before = places.iter().rev();
-    let before = before.find(|place| place.key.as_deref() == key);
+    let mut nearest_first = places.iter().rev();
+    let before = nearest_first.find(|place| place.key.as_deref() == key);
     let message = before.map_or_else(
         || "behind the Jobs that the status lists".to_owned(),
         |before| format!("behind {}", before.name),

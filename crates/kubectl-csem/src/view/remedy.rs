@@ -86,6 +86,9 @@ fn remedy(situation: &Situation<'_>) -> Vec<String> {
             ),
             None => "Wait: the Jobs ahead of it have the highest priority that there is".to_owned(),
         },
+        "LeftToOthers" => {
+            "Wait: it starts by itself when the contender that has waited longer has had its turn".to_owned()
+        }
         "Next" => format!(
             "Wait a moment. If it does not start, see its events: kubectl events --for {type_}/{bare} -n {namespace}"
         ),
@@ -103,7 +106,10 @@ fn remedy(situation: &Situation<'_>) -> Vec<String> {
              AdmissionCheck with the controllerName {CONTROLLER}: without one, the operator leaves the {kind} alone"
         ),
         "ManagedElsewhere" => {
-            format!("Leave it to that manager and remove the annotation {SEMAPHORE}, or remove the manager")
+            format!(
+                "Either let that controller manage the {kind} and remove the annotation {SEMAPHORE}, or remove \
+                 spec.managedBy or the label kueue.x-k8s.io/queue-name from the {kind}"
+            )
         }
         "NoSemaphore" if others.is_empty() => format!(
             "Create the ConsulSemaphore {name} in the namespace {namespace}, which has none: a {kind} can't use one of \
