@@ -53,7 +53,7 @@ fn remedy(situation: &Situation<'_>) -> Vec<String> {
         highest,
         ..
     } = situation;
-    if let Some(line) = of_several(reason) {
+    if let Some(line) = of_the_queue(reason) {
         return vec![line.to_owned()];
     }
     let name = semaphore.unwrap_or("NAME");
@@ -71,12 +71,6 @@ fn remedy(situation: &Situation<'_>) -> Vec<String> {
             "Wait for a slot that is not reserved, or give the {kind} the priority that the semaphore names: \
              kubectl csem bump {job} PRIORITY -n {namespace}"
         ),
-        "AllSlotsHeld" => {
-            "Wait: it starts by itself when a holder gives its slot back".to_owned()
-        }
-        "TooFewSlotsFree" => {
-            "Wait: it starts by itself when enough slots are free at once, and nothing overtakes it for long".to_owned()
-        }
         "RunningWithoutSlot" => format!(
             "Wait: Jobs that lost their slot get one first. kubectl csem show {name} -n {namespace} lists the events"
         ),
@@ -86,9 +80,6 @@ fn remedy(situation: &Situation<'_>) -> Vec<String> {
             ),
             None => "Wait: the Jobs ahead of it have the highest priority that there is".to_owned(),
         },
-        "LeftToOthers" => {
-            "Wait: it starts by itself when the contender that has waited longer has had its turn".to_owned()
-        }
         "Next" => format!(
             "Wait a moment. If it does not start, see its events: kubectl events --for {type_}/{bare} -n {namespace}"
         ),
@@ -180,9 +171,16 @@ fn of_another_kind(situation: &Situation<'_>) -> Option<String> {
     })
 }
 
-/// Returns what to do about a Job that asks for several slots and can't have them all.
-fn of_several(reason: &str) -> Option<&'static str> {
+/// Returns what to do about a workload that waits for its turn in the queue.
+fn of_the_queue(reason: &str) -> Option<&'static str> {
     Some(match reason {
+        "AllSlotsHeld" => "Wait: it starts by itself when a holder gives its slot back",
+        "TooFewSlotsFree" => {
+            "Wait: it starts by itself when enough slots are free at once, and nothing overtakes it for long"
+        }
+        "LeftToOthers" => {
+            "Wait: it starts by itself when the contender that has waited longer has had its turn"
+        }
         "PassedOver" => {
             "Wait: after a while free slots are kept for it. kubectl csem show NAME of a semaphore that it waits for says \
              who holds its slots"
