@@ -12,13 +12,16 @@ CARGO_DENY := $(TOOLS)/cargo-deny-$(CARGO_DENY_VERSION)/bin/cargo-deny
 GUNGRAUN_VERSION := 0.20.0
 GUNGRAUN := $(TOOLS)/gungraun-runner-$(GUNGRAUN_VERSION)/bin/gungraun-runner
 
+# What a test bed starts.
+BED_SERVERS := consul etcd kube-apiserver kube-controller-manager kube-scheduler kubectl kwok
+
 # Only what they start is built, or taken from this machine if it fits; bare has Helm, too. With KUBECONFIG=... and
 # CONSUL_HTTP_ADDR=... on make's command line, the demo runs on that cluster and that Consul. In the environment these
 # say nothing: there a developer has them for other things.
 existing := $(filter command,$(origin KUBECONFIG) $(origin CONSUL_HTTP_ADDR))
 ifeq ($(existing),)
 demo dev bare:
-	@crates/testbed/up $@ consul etcd kube-apiserver kube-controller-manager kube-scheduler kubectl kwok $(if $(filter bare,$@),helm)
+	@crates/testbed/up $@ $(BED_SERVERS) $(if $(filter bare,$@),helm)
 else
 demo dev bare:
 	@[ "$@ $(words $(existing))" = "demo 2" ] || { echo "On a cluster that is there: make demo KUBECONFIG=... CONSUL_HTTP_ADDR=..., with both" >&2; exit 1; }
@@ -27,7 +30,7 @@ endif
 
 # Three PipelineRuns of Tekton and a Job through two slots: a quarter of an hour the first time, for Tekton.
 demo-pipelines:
-	@crates/testbed/servers/build consul etcd kube-apiserver kube-controller-manager kube-scheduler kubectl kwok tekton-controller tekton-webhook
+	@crates/testbed/servers/build $(BED_SERVERS) tekton-controller tekton-webhook
 	@cargo build --locked --bins --package consul-semaphore-operator --package testbed
 	@"$${CARGO_TARGET_DIR:-target}/debug/bed" $@
 
@@ -129,7 +132,7 @@ release-files:
 
 # Those files, pushed to a registry on this machine and installed from there, with root's rights.
 release-try:
-	@crates/testbed/servers/build consul etcd kube-apiserver kube-controller-manager kube-scheduler kubectl kwok
+	@crates/testbed/servers/build $(BED_SERVERS)
 	@crates/testbed/servers/build release
 	cargo build --locked --package testbed --bin bed
 	release/try $(VERSION) $(RELEASE_FILES)
@@ -137,7 +140,7 @@ release-try:
 # All of a release but its publication, in minutes with programs that are there: PROGRAMS names their folder.
 release-rehearsal: PROGRAMS ?= $(or $(CARGO_TARGET_DIR),target)/release
 release-rehearsal:
-	@crates/testbed/servers/build consul etcd kube-apiserver kube-controller-manager kube-scheduler kubectl kwok
+	@crates/testbed/servers/build $(BED_SERVERS)
 	@crates/testbed/servers/build release
 	cargo build --locked --package testbed --bin bed
 	$(if $(filter file,$(origin PROGRAMS)),cargo build --locked --release --package consul-semaphore-operator --package consul-semaphore-cli --package kubectl-csem)

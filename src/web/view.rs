@@ -111,6 +111,7 @@ impl<'a> View<'a> {
     pub(super) fn of(semaphore: &'a ConsulSemaphore, none: &'a ConsulSemaphoreStatus) -> Self {
         let status = semaphore.status.as_ref().unwrap_or(none);
         let ready = conditions::find(&status.conditions, ConditionType::Ready);
+        let stop = conditions::stop(&status.conditions);
         Self {
             namespace: semaphore.namespace().unwrap_or_default(),
             name: semaphore.name_any(),
@@ -137,7 +138,7 @@ impl<'a> View<'a> {
             queue: status
                 .queue
                 .iter()
-                .map(|queued| Waiting::of(queued, conditions::stop(&status.conditions)))
+                .map(|queued| Waiting::of(queued, stop))
                 .collect(),
         }
     }
