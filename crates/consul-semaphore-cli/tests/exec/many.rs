@@ -3,7 +3,7 @@
 use std::{fs, net::SocketAddr, time::Duration};
 
 use serde_json::json;
-use testbed::{Consul, eventually, same};
+use testbed::{Consul, eventually};
 use tokio::time::sleep;
 
 use crate::{
@@ -75,11 +75,8 @@ async fn commands_that_arrive_leave_connections_to_other_clients_of_the_agent() 
     let mut first = stage.first("").await;
     stage.consul.pause().await;
     let all: Vec<_> = (0..COMMANDS).map(|_| stage.exec("", "true")).collect();
-    let connections = settled_connections(address).await;
-    assert!(
-        (20..CONNECTIONS).contains(&connections),
-        "{connections} connections"
-    );
+    let connections = most_connections(address).await;
+    assert!(connections < CONNECTIONS, "{connections} connections");
     stage.consul.resume().await;
     so_many_wait(&stage, COMMANDS).await;
     drop(all);
@@ -90,8 +87,8 @@ async fn commands_that_arrive_leave_connections_to_other_clients_of_the_agent() 
 /// The state of an open connection in `/proc/net/tcp` (`TCP_ESTABLISHED`).
 const ESTABLISHED: &str = "01";
 
-/// How many connections there are to this address, once that has stood still for a while and there are some.
-async fn settled_connections(address: &str) -> usize {
+/// The most connections that there are to this address at once while commands arrive, once there are some.
+async fn most_connections(address: &str) -> usize {
     let address: SocketAddr = address.parse().unwrap();
     let port = format!(":{:04X}", address.port());
     let count = || {
@@ -104,21 +101,13 @@ async fn settled_connections(address: &str) -> usize {
         });
         open.count()
     };
-    // The looks have a pause of their own, because that of `eventually` grows: on a slow machine, twenty of those take
-    // longer than a call may, and then the commands connect again.
-    eventually("no more commands connect", || async {
-        let first = count();
-        for _ in 0..20 {
-            sleep(Duration::from_millis(50)).await;
-            same(count(), first)?;
-        }
-        if first > 20 {
-            Ok(first)
-        } else {
-            Err(format!("{first}"))
-        }
-    })
-    .await
+    eventually("some commands connect", || async { count() > 20 }).await;
+    let mut most = 0;
+    for _ in 0..200 {
+        sleep(Duration::from_millis(50)).await;
+        most = most.max(count());
+    }
+    most
 }
 
 /// Whether most have their place, and nobody is far from it. While one slot is left to the one who comes first, those

@@ -28,7 +28,7 @@ use crate::{ReleaseError, Semaphore, Slot};
 use consul_client::{Client, Config};
 
 /// How long all of a story may take: beside a busy machine, too.
-const PATIENCE: Duration = Duration::from_mins(3);
+const PATIENCE: Duration = Duration::from_mins(10);
 
 /// How often a program that works checks that it may.
 const STEP: Duration = Duration::from_millis(5);
