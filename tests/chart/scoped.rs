@@ -8,7 +8,7 @@ use kube::{
     config::{KubeConfigOptions, Kubeconfig},
 };
 use serde_json::{Value, json};
-use testbed::{AuthMethod, Consul, ConsulServer, Container, Kubernetes, Namespace};
+use testbed::{AuthMethod, Consul, ConsulServer, Container, Kubernetes, Namespace, eventually};
 
 use crate::{
     chart::CHART,
@@ -94,6 +94,7 @@ async fn works_where_it_may_and_has_no_rights_elsewhere() {
         "scope": { "namespaces": [team.name()] },
         "rbac": { "tokenSecrets": { (team.name()): ["consul-token"] } },
         "flowControl": { "enabled": true },
+        "kinds": { "configMap": "kinds" },
     });
     stage.install(home, &values).await;
     let release = Release::new(kubernetes, home, NAME).await;
@@ -103,6 +104,7 @@ async fn works_where_it_may_and_has_no_rights_elsewhere() {
         .kubectl(["get", "lease", &lease, "-n", home])
         .await;
 
+    names_a_wrong_row(kubernetes, home).await;
     team.semaphore("db").create().await;
     a_job_goes_its_way(&team, "db", "a").await;
     with_a_token_of_its_own(&stage, &team).await;
@@ -112,6 +114,28 @@ async fn works_where_it_may_and_has_no_rights_elsewhere() {
     let theirs = theirs.get().await.expect("the semaphore");
     assert_eq!(theirs["status"], Value::Null, "nobody looks after it");
     stop(containers).await;
+}
+
+/// The event is in its own namespace, where the `ConfigMap` is.
+async fn names_a_wrong_row(kubernetes: &Kubernetes, home: &str) {
+    let row = "--from-literal=bad=plural: runs";
+    let args = ["create", "configmap", "kinds", "-n", home, row];
+    kubernetes.kubectl(args).await;
+    let ask = "--field-selector=reason=InvalidKind,involvedObject.name=kinds";
+    let said = [
+        "get",
+        "events",
+        "-n",
+        home,
+        ask,
+        "-o=jsonpath={.items[*].message}",
+    ];
+    eventually("the row is named", || async {
+        let said = kubernetes.kubectl(said).await;
+        let is_named = said.contains("the row bad is left out: missing field");
+        is_named.then_some(()).ok_or(said)
+    })
+    .await;
 }
 
 /// The Secret that the operator may read, for a semaphore elsewhere in Consul.

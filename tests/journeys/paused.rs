@@ -1,7 +1,9 @@
 //! A semaphore is paused: running Jobs continue, waiting Jobs keep waiting.
 
-use serde_json::json;
-use testbed::{Bed, eventually, same};
+use std::fs;
+
+use serde_json::{Value, json};
+use testbed::{Bed, Namespace, eventually, same};
 
 #[tokio::test]
 async fn a_paused_semaphore_grants_nothing_and_takes_nothing_away() {
@@ -91,4 +93,52 @@ async fn the_status_reports_an_observed_generation_only_for_its_own_findings() {
         }
         job.finish().await;
     }
+}
+
+/// Helm's `--wait` goes by kstatus, as Flux does: <https://github.com/kubernetes-sigs/cli-utils/tree/master/pkg/kstatus>.
+#[tokio::test]
+async fn helm_waits_for_no_paused_semaphore_and_for_one_that_cannot_work() {
+    let bed = Bed::shared().await;
+    let team = bed.namespace("paused-helm").await;
+    let paused =
+        json!({ "limit": 1, "prefix": format!("semaphores/{}/a", team.name()), "paused": true });
+    installs(&bed, &team, "paused", &paused, "3m")
+        .await
+        .unwrap();
+    let secret = json!({ "limit": 1, "prefix": format!("semaphores/{}/b", team.name()),
+        "consul": { "tokenSecretRef": { "name": "missing" } } });
+    let refused = installs(&bed, &team, "broken", &secret, "10s").await;
+    let said = refused.unwrap_err();
+    assert!(said.contains("broken"), "{said}");
+}
+
+/// Installs a chart with a semaphore and waits, for so long at most.
+async fn installs(
+    bed: &Bed,
+    team: &Namespace,
+    name: &str,
+    spec: &Value,
+    most: &str,
+) -> Result<String, String> {
+    let chart = bed.folder().path().join(name);
+    fs::create_dir_all(chart.join("templates")).unwrap();
+    let about = json!({ "apiVersion": "v2", "name": name, "version": "0.1.0" });
+    fs::write(chart.join("Chart.yaml"), about.to_string()).unwrap();
+    let semaphore = json!({
+        "apiVersion": "consul-semaphore.io/v1alpha1",
+        "kind": "ConsulSemaphore",
+        "metadata": { "name": name },
+        "spec": spec,
+    });
+    fs::write(
+        chart.join("templates/semaphore.yaml"),
+        semaphore.to_string(),
+    )
+    .unwrap();
+    let chart = chart.display().to_string();
+    let kubernetes = bed.kubernetes().expect("an API server of its own");
+    let (timeout, team) = (format!("--timeout={most}"), team.name());
+    let install = ["install", name, &chart, "-n", team, "--wait", &timeout];
+    let installed = kubernetes.try_helm(install).await;
+    installed.map_err(|error| format!("{error:#}"))
 }

@@ -8,7 +8,7 @@ use testbed::{
 };
 
 use crate::{
-    kinds::Kind,
+    kinds::{Kind, PIPELINE_RUN},
     stage::{Described, Stage},
 };
 
@@ -77,6 +77,29 @@ async fn on_hold_and_by_priority(kind: &'static Kind) {
     plain.runs(&stage).await;
     plain.object.delete().await;
     stage.is_over(4).await;
+}
+
+/// As Pipelines-as-Code does with `concurrency_limit`: it creates a run as pending, and ends that when the run may go.
+#[tokio::test]
+async fn a_run_that_another_controller_lets_go_starts_once_it_has_its_slot() {
+    let stage = Stage::new("let-go").await;
+    let holder = stage.job("holder").runs("1h").create().await;
+    holder.is_running().await;
+    let run = Described::new(&PIPELINE_RUN, &stage.team, "run").unlabelled();
+    let run = run.terminates_in("0s").create().await;
+    run.object.has_event("OnHold").await;
+    let waits = stage.job("waits").create().await;
+    in_the_queue(&stage, &["waits"]).await;
+    waits.delete().await;
+
+    let lets_go = json!([{ "op": "remove", "path": "/spec/status" }]);
+    run.object.change(lets_go).await.expect("it is let go");
+    in_the_queue(&stage, &["run"]).await;
+    run.is_held().await;
+    holder.finish().await;
+    run.runs(&stage).await;
+    run.object.delete().await;
+    stage.is_over(2).await;
 }
 
 /// Waits until exactly these wait, in this order.

@@ -185,6 +185,13 @@ impl<'a> Described<'a> {
         self
     }
 
+    /// It does not say that it is held in order to wait.
+    pub(crate) fn unlabelled(mut self) -> Self {
+        let labels = self.manifest["metadata"]["labels"].as_object_mut();
+        labels.expect("labels").remove(WAITS);
+        self
+    }
+
     /// It is not held, and asks for nothing.
     pub(crate) fn plain(mut self) -> Self {
         let spec = self.manifest["spec"].as_object_mut().expect("a spec");

@@ -115,7 +115,8 @@ impl Client {
 
 impl Client {
     /// Watches like [`Self::watch`], in a separate task that polls until the receiver is dropped: a stream that is
-    /// not polled could hold a lock that other calls of this client wait for.
+    /// not polled could hold a lock that other calls of this client wait for. Consul is asked again once the receiver has
+    /// taken a reading, because the reading may say how soon the next one is of use.
     pub fn readings(
         &self,
         prefix: &str,
@@ -125,15 +126,13 @@ impl Client {
         let (readings, receiver) = mpsc::channel(1);
         tokio::spawn(async move {
             let mut watch = std::pin::pin!(watch);
-            loop {
+            while let Ok(room) = readings.reserve().await {
                 let reading = tokio::select! {
                     () = readings.closed() => return,
                     reading = watch.next() => reading,
                 };
                 let Some(reading) = reading else { return };
-                if readings.send(reading).await.is_err() {
-                    return;
-                }
+                room.send(reading);
             }
         });
         receiver

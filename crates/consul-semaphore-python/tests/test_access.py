@@ -5,6 +5,7 @@ import os
 import pickle
 import subprocess
 import tempfile
+import threading
 import unittest
 from pathlib import Path
 from unittest import mock
@@ -105,6 +106,36 @@ class Access(unittest.TestCase):
         self.assertIsInstance(raised.exception, ConnectionError)
         with self.assertRaisesRegex(Timeout, "not within"):
             nobody.acquire(timeout=0.5)
+
+
+class Many(unittest.TestCase):
+    def test_more_than_consul_takes_connections_are_all_served(self) -> None:
+        """Each has a Consul of its own, as if it were a program of its own."""
+        connections, programs = 140, 150
+        agent = Agent(f"limits {{ http_max_conns_per_client = {connections} }}")
+        self.addCleanup(agent.stop)
+
+        def semaphore() -> Semaphore:
+            return Semaphore("db", limit=3, consul=Consul(agent.address))
+
+        def work() -> None:
+            with semaphore().slot():
+                served.append(threading.get_ident())
+
+        served: list[int] = []
+        held = [semaphore().acquire() for _ in range(3)]
+        threads = [threading.Thread(target=work) for _ in range(programs)]
+        for thread in threads:
+            thread.start()
+        # This needs connections, too.
+        eventually(lambda: len(agent.contenders("db")) == programs + 3)
+        self.assertEqual(served, [])
+        for slot in held:
+            slot.release()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(len(served), programs)
+        eventually(lambda: not agent.keys("db"))
 
 
 class Losing(unittest.TestCase):

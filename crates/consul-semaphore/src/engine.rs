@@ -286,6 +286,15 @@ impl Engine {
         }
     }
 
+    /// Makes the next pass of a queue read its prefix again, because what is known may be too old for a write to
+    /// succeed.
+    pub fn read_again(&mut self, queue: &QueueRef) {
+        let state = self.semaphores.get_mut(&queue.semaphore);
+        if let Some(state) = state.and_then(|state| state.queues.get_mut(&queue.key)) {
+            state.queue.read_again();
+        }
+    }
+
     /// Records that something has changed about a workload, a pod or a session of a queue.
     pub fn touched(&mut self, queue: &QueueRef, now: Now, stores: &impl Stores) {
         self.mark(queue, now, stores);

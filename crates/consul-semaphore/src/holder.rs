@@ -350,6 +350,9 @@ impl Holder {
                 Phase::Deleting
             };
         });
+        for watched in &self.semaphores {
+            watched.read_before_release(&mut self.engine);
+        }
         let granted = self.program.workload.granted.as_ref();
         let cooldown = granted.map_or(Duration::ZERO, |_| self.settings.cooldown());
         // The slots cool down even if Consul can't be reached.

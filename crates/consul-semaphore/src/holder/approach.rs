@@ -190,13 +190,13 @@ impl LookPause {
     }
 
     /// Records that `left` slots must still come free until the turn is near, this long after the look before. The
-    /// program pauses for half of the time in which the queue comes to it at that pace: a thousand programs that look
-    /// more often than that slow Consul down, and with it the queue.
+    /// program pauses for two thirds of the time in which the queue comes to it at that pace: a thousand programs that
+    /// look more often than that slow Consul down, and with it the queue.
     fn note(&mut self, left: usize, later: Duration) {
         let freed = self.left.saturating_sub(left);
         if let Some(freed) = u32::try_from(freed).ok().filter(|freed| *freed > 0) {
             self.for_each_slot =
-                (later / freed / 2).clamp(FASTEST_SLOT_INTERVAL, SLOWEST_SLOT_INTERVAL);
+                (later * 2 / 3 / freed).clamp(FASTEST_SLOT_INTERVAL, SLOWEST_SLOT_INTERVAL);
         }
         self.shortest = if self.left == left {
             (self.shortest * 2).min(MIN_PAUSE_WHILE_STILL)
@@ -206,7 +206,7 @@ impl LookPause {
         self.left = left;
     }
 
-    /// Returns the time in which the turn can't come near, shortened by up to a quarter so that the programs do not
+    /// Returns the time in which the turn can't come near, shortened by up to an eighth so that the programs do not
     /// all look at once.
     fn length(&self, jitter: f64) -> Duration {
         let left = u32::try_from(self.left).unwrap_or(u32::MAX);
@@ -215,8 +215,23 @@ impl LookPause {
             .saturating_mul(left)
             .max(self.shortest)
             .min(LONGEST_LOOK_PAUSE);
-        pause.mul_f64(jitter.mul_add(-0.25, 1.0))
+        pause.mul_f64(jitter.mul_add(-0.125, 1.0))
     }
+}
+
+/// Pauses for as long as the turn can't come near, and then closes the returned channel, so that the prefix is read
+/// again. The reading that showed others ahead is older than the program's contender, and programs that have come at
+/// the same time may be before it.
+pub(super) fn pause(ahead: &OthersAhead) -> mpsc::Receiver<News> {
+    let (news, receiver) = mpsc::channel(1);
+    let pause = LookPause::new(ahead.left).length(fastrand::f64());
+    tokio::spawn(async move {
+        tokio::select! {
+            () = news.closed() => {}
+            () = sleep(pause) => {}
+        }
+    });
+    receiver
 }
 
 /// Begins to approach the turn. The returned channel closes once the turn is near, or when only a reading can tell

@@ -68,11 +68,11 @@ const FAR_READING_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The shortest time between two readings of a program that waits, for each slot that must come free before the
 /// program may be next.
-const WAITER_READING_INTERVAL_PER_SLOT: Duration = Duration::from_millis(50);
+const WAITER_READING_INTERVAL_PER_SLOT: Duration = Duration::from_millis(80);
 
 /// The longest value of the time between two readings of a program that waits: a slot stays free for so long if all
 /// contenders before the program leave at once.
-const LONGEST_WAITER_READING_INTERVAL: Duration = Duration::from_millis(200);
+const LONGEST_WAITER_READING_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Returns the shortest time between two readings of a holder in a queue of so many contenders, with sessions of this
 /// TTL. Two blocking queries, of a fifth of the TTL and a sixteenth of that each, and the pause between them must end
@@ -168,11 +168,15 @@ impl Watched {
         let (Some(reading), Some(last)) = (reading, last) else {
             return self.is_near;
         };
-        let ttl = engine.queue(&self.queue).and_then(|of| of.settings().ttl);
+        let queue = engine.queue(&self.queue);
+        let ttl = queue.and_then(|of| of.settings().ttl);
+        let is_granting = queue.is_some_and(|of| of.is_granting(&program.workload.uid));
         let far = last.before.filter(|before| self.is_far(*before, reading));
         let contenders = reading.count_of_contenders();
         let spacing = match last.before {
             Some(_) if far.is_some() => FAR_READING_INTERVAL,
+            // If the transaction fails, the engine reads the prefix again itself.
+            Some(_) if is_granting => holding(contenders, ttl),
             Some(before) => waiting(before, contenders, reading.lock()),
             None => holding(contenders, ttl),
         };
@@ -192,8 +196,12 @@ impl Watched {
                 // If the reading does not show the program's contender, the contender is to be written first, because
                 // it shows the program's place.
                 if let Some(ahead) = OthersAhead::of(reading, before, program) {
+                    let following = match self.far_at {
+                        Some(_) => approach::begin(consul, &self.asked, ahead),
+                        None => approach::pause(&ahead),
+                    };
                     (self.is_near, self.far_at) = (false, Some(reading.sent));
-                    self.follows = Follows::FromAfar(approach::begin(consul, &self.asked, ahead));
+                    self.follows = Follows::FromAfar(following);
                 }
             }
             Some(_) => {}
@@ -202,6 +210,16 @@ impl Watched {
             engine.unfollowed(&self.queue, Moment::now());
         }
         self.is_near
+    }
+
+    /// Makes the engine read the prefix again before the slot is given back, if the last reading may be old. In a fast
+    /// queue `.lock` has changed since, so that a transaction by that reading would fail, after Consul has written it to
+    /// its log.
+    pub(super) fn read_before_release(&self, engine: &mut Engine) {
+        let reading = engine.queue(&self.queue).and_then(Queue::reading);
+        if reading.is_some_and(|reading| reading.count_of_contenders() > approach::LONG_QUEUE) {
+            engine.read_again(&self.queue);
+        }
     }
 
     /// Whether others wait before the program for so many slots that its turn is far. Once the turn is near it stays

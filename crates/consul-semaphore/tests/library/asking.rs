@@ -13,7 +13,8 @@ use consul_semaphore::{
     consul::{Client, Config},
 };
 use parking_lot::Mutex;
-use testbed::eventually;
+use serde_json::json;
+use testbed::{Consul, eventually};
 use tokio::{net::TcpListener, task::JoinSet, time::timeout};
 
 use crate::stage::{MOMENT, PREFIX, Stage, slot_of, soon};
@@ -52,6 +53,33 @@ async fn eight_tasks_keep_to_a_limit_of_three() {
         () = held => {}
     }
     assert!((2..=3).contains(&most.load(SeqCst)), "{most:?}");
+    stage.is_clean().await;
+}
+
+/// Each has a client of its own, as if it were a program of its own.
+#[tokio::test]
+async fn more_programs_than_consul_takes_connections_are_all_served() {
+    const CONNECTIONS: usize = 140;
+    const PROGRAMS: usize = 150;
+    let limits = json!({ "limits": { "http_max_conns_per_client": CONNECTIONS } });
+    let stage = Stage::with(Consul::builder().config(limits)).await;
+    let mut held = Vec::new();
+    for _ in 0..3 {
+        held.push(slot_of(&stage.semaphore(3)).await);
+    }
+    let mut programs = JoinSet::new();
+    for _ in 0..PROGRAMS {
+        let semaphore = stage.semaphore(3);
+        programs.spawn(async move { slot_of(&semaphore).await.release().await });
+    }
+    // This needs connections, too.
+    stage.contend(PROGRAMS + held.len()).await;
+    for slot in held {
+        slot.release().await.unwrap();
+    }
+    for released in soon(programs.join_all()).await {
+        released.unwrap();
+    }
     stage.is_clean().await;
 }
 
