@@ -191,6 +191,8 @@ impl IndexedSemaphore {
 #[derive(Default)]
 struct IndexedQueue {
     waiting: WaitingList,
+    /// Times since which workloads wait, in seconds since 1970.
+    since: DueTimes<i64>,
     /// Times at which the waits of workloads may end, in seconds since 1970. Waits that never end are not in it.
     deadlines: DueTimes<i64>,
     /// Waiting workloads that a newer one supersedes. Some of the newer ones may be gone by now.
@@ -583,6 +585,14 @@ impl Index {
         let semaphore = state.semaphores.get(reference).into_iter();
         let mut queues = semaphore.flat_map(|semaphore| semaphore.queues.values());
         queues.any(|queue| queue.deadlines.next().is_some())
+    }
+
+    /// Returns since when the workload waits that has waited longest for the semaphore, whatever its place in the queue.
+    pub(super) fn longest_wait_since(&self, reference: &SemaphoreRef) -> Option<Timestamp> {
+        let state = self.state();
+        let queues = state.semaphores.get(reference)?.queues.values();
+        let since = queues.filter_map(|queue| queue.since.next()).min()?;
+        Timestamp::from_second(since).ok()
     }
 
     /// Returns when the wait of the next workload may be over.

@@ -60,7 +60,7 @@ use super::{
     shell::{Input, SemaphoreObject},
     watches::reference_of,
 };
-use crate::telemetry::SemaphoreLabels;
+use crate::telemetry::{SemaphoreLabels, SemaphoreTimes};
 use consul_client::{
     self as consul, Session,
     clock::{self, Moment},
@@ -601,9 +601,17 @@ impl SemaphoreController {
             .queue
             .iter()
             .filter_map(|queued| queued.expected.as_ref());
-        let next = expected.map(|expected| expected.0).min();
-        let opens = status.window_opens.as_ref().map(|opens| opens.0);
-        metrics.expects(&self.labels, next, opens);
+        let held_since = status
+            .holders
+            .iter()
+            .filter_map(|holder| holder.since.as_ref());
+        let times = SemaphoreTimes {
+            next_start: expected.map(|expected| expected.0).min(),
+            window_opens: status.window_opens.as_ref().map(|opens| opens.0),
+            longest_wait_since: index.longest_wait_since(&self.reference),
+            longest_hold_since: held_since.map(|since| since.0).min(),
+        };
+        metrics.times(&self.labels, times);
         let findings = if keys.len() == 0 {
             self.findings_without_keys(semaphore)
         } else {

@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use parking_lot::Mutex;
 
 use prometheus_client::{
-    encoding::{EncodeLabelSet, text},
+    encoding::{EncodeLabelSet, EncodeLabelValue, text},
     metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram, info::Info},
     registry::{Registry, Unit},
 };
@@ -27,7 +27,7 @@ const DURATION_BUCKETS: [f64; 13] = [
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 30.0,
 ];
 
-/// Buckets for the seconds that a Job waits for a slot: at once, 1 s, 5 s, 30 s, 1 min, 5 min, 15 min, 1 h, 4 h, 12
+/// Buckets for the seconds that a Job waits for a slot, or holds it: at once, 1 s, 5 s, 30 s, 1 min, 5 min, 15 min, 1 h, 4 h, 12
 /// h, 1 d, 3 d, 7 d.
 const WAIT_BUCKETS: [f64; 13] = [
     0.25, 1.0, 5.0, 30.0, 60.0, 300.0, 900.0, 3_600.0, 14_400.0, 43_200.0, 86_400.0, 259_200.0,
@@ -61,6 +61,51 @@ struct ReadinessLabels {
     namespace: String,
     semaphore: String,
     reason: &'static str,
+}
+
+/// The way in which a Job ended because of the slots that it asks for: the reason of its event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
+pub enum JobEnd {
+    /// The Job was deleted, because no slot was free and `on-contention` is `Skip`.
+    Skipped,
+    /// The Job failed, because no slot was free and `on-contention` is `Fail`.
+    Contended,
+    /// The Job failed, because it had waited for as long as it may.
+    WaitTimedOut,
+    /// The Job failed while it waited, because a newer one waits for the same slots.
+    Superseded,
+    /// The Job was ended while it ran, because a newer one replaces it.
+    Replaced,
+}
+
+impl JobEnd {
+    const ALL: [Self; 5] = [
+        Self::Skipped,
+        Self::Contended,
+        Self::WaitTimedOut,
+        Self::Superseded,
+        Self::Replaced,
+    ];
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct JobEndLabels {
+    namespace: String,
+    semaphore: String,
+    reason: JobEnd,
+}
+
+/// Times of a semaphore; `None`: there is none, or it is not known.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SemaphoreTimes {
+    /// When the next waiting Job is likely to start.
+    pub next_start: Option<Timestamp>,
+    /// When the next window opens, while none is open.
+    pub window_opens: Option<Timestamp>,
+    /// Since when the Job that has waited longest waits.
+    pub longest_wait_since: Option<Timestamp>,
+    /// Since when the slot that has been held longest is held.
+    pub longest_hold_since: Option<Timestamp>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -101,13 +146,17 @@ struct Inner {
     releases: Family<SemaphoreLabels, Counter>,
     losses: Family<SemaphoreLabels, Counter>,
     starts: Family<WorkloadKindLabel, Counter>,
+    ends: Family<JobEndLabels, Counter>,
     waits: Histograms<SemaphoreLabels>,
+    holds: Histograms<SemaphoreLabels>,
     held: Family<SemaphoreLabels, Gauge>,
     waiting: Family<SemaphoreLabels, Gauge>,
     idle: Family<SemaphoreLabels, Gauge>,
     limit: Family<SemaphoreLabels, Gauge>,
     next_start: Family<SemaphoreLabels, Gauge>,
     window_opens: Family<SemaphoreLabels, Gauge>,
+    longest_wait_since: Family<SemaphoreLabels, Gauge>,
+    longest_hold_since: Family<SemaphoreLabels, Gauge>,
     ready: Family<ReadinessLabels, Gauge>,
     /// Reason that each semaphore shows in `ready`.
     reasons: Mutex<HashMap<SemaphoreLabels, &'static str>>,
@@ -141,7 +190,7 @@ impl Default for Metrics {
 
 impl Inner {
     /// Returns the gauges of semaphores, apart from `ready`.
-    fn gauges(&self) -> [&Family<SemaphoreLabels, Gauge>; 6] {
+    fn gauges(&self) -> [&Family<SemaphoreLabels, Gauge>; 8] {
         [
             &self.held,
             &self.waiting,
@@ -149,6 +198,8 @@ impl Inner {
             &self.limit,
             &self.next_start,
             &self.window_opens,
+            &self.longest_wait_since,
+            &self.longest_hold_since,
         ]
     }
 }
@@ -179,6 +230,15 @@ impl Metrics {
                 "How long Jobs waited for a grant: once for each semaphore that a Job asks for slots of, and each key",
                 Family::new_with_constructor(waits as fn() -> Histogram),
             ),
+            ends: make.plain(
+                "ended_jobs",
+                "Jobs of this cluster that were ended or deleted because of the slots that they ask for, by the reason of their event",
+            ),
+            holds: make.seconds(
+                "hold",
+                "How long Jobs of this cluster held their slots, from the grant to the release: once for each slot",
+                Family::new_with_constructor(waits as fn() -> Histogram),
+            ),
             held: make.plain("held_slots", "Slots held in all clusters and by all programs, or of a keyed semaphore their sum over all keys"),
             waiting: make.plain("waiting_jobs", "Waiting Jobs of this cluster"),
             idle: make.plain("idle_slots", "Free slots that waiting Jobs of this cluster could have; not those that wait for slots of other semaphores, too"),
@@ -191,6 +251,16 @@ impl Metrics {
             window_opens: make.seconds(
                 "window_opens_timestamp",
                 "When the next window opens, in Unix time; absent while one is open, and without windows",
+                Family::default(),
+            ),
+            longest_wait_since: make.seconds(
+                "longest_wait_since_timestamp",
+                "Since when the Job of this cluster that has waited longest waits, in Unix time; absent while none waits",
+                Family::default(),
+            ),
+            longest_hold_since: make.seconds(
+                "longest_hold_since_timestamp",
+                "Since when the slot that has been held longest is held, in any cluster and by any program, in Unix time; absent while none is held, or while that is not known",
                 Family::default(),
             ),
             ready: make.plain(
@@ -255,9 +325,18 @@ impl Metrics {
         starts.get_or_create(&WorkloadKindLabel { kind }).inc();
     }
 
-    /// Counts a slot that a Job gave back.
-    pub fn released(&self, semaphore: &SemaphoreLabels) {
+    /// Counts a slot that a Job gave back after holding it this long, if that is known.
+    pub fn released(&self, semaphore: &SemaphoreLabels, held: Option<Duration>) {
         self.0.releases.get_or_create(semaphore).inc();
+        if let Some(held) = held {
+            let holds = self.0.holds.get_or_create(semaphore);
+            holds.observe(held.as_secs_f64());
+        }
+    }
+
+    /// Counts a Job that was ended or deleted because of the slots that it asks for.
+    pub fn ended(&self, semaphore: &SemaphoreLabels, how: JobEnd) {
+        self.0.ends.get_or_create(&end(semaphore, how)).inc();
     }
 
     /// Counts a slot that a running Job lost.
@@ -287,19 +366,18 @@ impl Metrics {
         for counters in [&self.0.grants, &self.0.releases, &self.0.losses] {
             drop(counters.get_or_create(semaphore));
         }
+        for how in JobEnd::ALL {
+            drop(self.0.ends.get_or_create(&end(semaphore, how)));
+        }
     }
 
-    /// Sets when the next waiting Job of a semaphore is likely to start, and when its next window opens, if that is
-    /// known.
-    pub fn expects(
-        &self,
-        semaphore: &SemaphoreLabels,
-        next_start: Option<Timestamp>,
-        window_opens: Option<Timestamp>,
-    ) {
+    /// Sets the times of a semaphore.
+    pub fn times(&self, semaphore: &SemaphoreLabels, times: SemaphoreTimes) {
         let times = [
-            (&self.0.next_start, next_start),
-            (&self.0.window_opens, window_opens),
+            (&self.0.next_start, times.next_start),
+            (&self.0.window_opens, times.window_opens),
+            (&self.0.longest_wait_since, times.longest_wait_since),
+            (&self.0.longest_hold_since, times.longest_hold_since),
         ];
         for (gauges, time) in times {
             if let Some(time) = time {
@@ -332,7 +410,12 @@ impl Metrics {
         for counters in [&self.0.grants, &self.0.releases, &self.0.losses] {
             counters.remove(semaphore);
         }
-        self.0.waits.remove(semaphore);
+        for how in JobEnd::ALL {
+            self.0.ends.remove(&end(semaphore, how));
+        }
+        for histograms in [&self.0.waits, &self.0.holds] {
+            histograms.remove(semaphore);
+        }
     }
 
     /// Removes the series of all semaphores, because another replica reports on them from now on.
@@ -345,7 +428,10 @@ impl Metrics {
         for counters in [&self.0.grants, &self.0.releases, &self.0.losses] {
             counters.clear();
         }
-        self.0.waits.clear();
+        self.0.ends.clear();
+        for histograms in [&self.0.waits, &self.0.holds] {
+            histograms.clear();
+        }
     }
 
     /// Sets the number of sessions that are renewed.
@@ -436,6 +522,18 @@ fn readiness(semaphore: &SemaphoreLabels, reason: &'static str) -> ReadinessLabe
         semaphore,
     } = semaphore.clone();
     ReadinessLabels {
+        namespace,
+        semaphore,
+        reason,
+    }
+}
+
+fn end(semaphore: &SemaphoreLabels, reason: JobEnd) -> JobEndLabels {
+    let SemaphoreLabels {
+        namespace,
+        semaphore,
+    } = semaphore.clone();
+    JobEndLabels {
         namespace,
         semaphore,
         reason,

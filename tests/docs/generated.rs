@@ -4,7 +4,7 @@
 use std::{collections::BTreeSet, env, fs, path::Path, process::Command, time::Duration};
 
 use consul_semaphore_api::{annotations::FINALIZER, waiting::WaitReason};
-use consul_semaphore_operator::telemetry::{Metrics, SemaphoreLabels};
+use consul_semaphore_operator::telemetry::{JobEnd, Metrics, SemaphoreLabels, SemaphoreTimes};
 use serde_json::Value;
 use testbed::operator_program;
 
@@ -323,10 +323,17 @@ fn metrics() -> String {
     metrics.semaphore(&db, 1, 0, Some((1, 1)));
     metrics.ready(&db, true, "Reconciled");
     metrics.granted(&db, 1, Duration::ZERO);
-    let time = jiff::Timestamp::UNIX_EPOCH;
-    metrics.expects(&db, Some(time), Some(time));
+    let time = Some(jiff::Timestamp::UNIX_EPOCH);
+    let times = SemaphoreTimes {
+        next_start: time,
+        window_opens: time,
+        longest_wait_since: time,
+        longest_hold_since: time,
+    };
+    metrics.times(&db, times);
     metrics.started("Job");
-    metrics.released(&db);
+    metrics.released(&db, Some(Duration::ZERO));
+    metrics.ended(&db, JobEnd::Skipped);
     metrics.lost(&db);
     metrics.consul_call("txn", "ok", Duration::ZERO);
     metrics.watch_failed("jobs");

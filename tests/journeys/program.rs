@@ -31,6 +31,7 @@ async fn the_endpoints_show_what_was_done() {
             "idle_slots",
             "limit_slots",
             "wait_seconds_count",
+            "hold_seconds_count",
         ];
         let figures = names.map(|name| (name, metric(&page, &format!("{name}{labels}"))));
         BTreeMap::from(figures)
@@ -52,11 +53,17 @@ async fn the_endpoints_show_what_was_done() {
         ("idle_slots", Some(0.0)),
         ("limit_slots", Some(2.0)),
         ("wait_seconds_count", Some(2.0)),
+        ("hold_seconds_count", None),
     ]);
     eventually("two hold a slot and three wait", || async {
         testbed::same(figures().await, busy.clone())
     })
     .await;
+    let page = operator.get("/metrics").await;
+    for name in ["longest_wait_since", "longest_hold_since"] {
+        let since = metric(&page, &format!("{name}_timestamp_seconds{labels}"));
+        assert!(since > Some(0.0), "{name} in:\n{page}");
+    }
     for job in &jobs {
         job.is_running().await;
         job.finish().await;
@@ -70,6 +77,7 @@ async fn the_endpoints_show_what_was_done() {
         ("idle_slots", Some(0.0)),
         ("limit_slots", Some(2.0)),
         ("wait_seconds_count", Some(5.0)),
+        ("hold_seconds_count", Some(5.0)),
     ]);
     eventually("all are done", || async {
         testbed::same(figures().await, done.clone())

@@ -74,6 +74,7 @@ impl IndexState {
             if let Some(queue) = self.queue_mut(&reference) {
                 queue.bound.remove(uid);
                 queue.waiting.remove(&place);
+                queue.since.forget(uid);
                 queue.deadlines.forget(uid);
                 queue.superseded.remove(uid);
                 queue.unrecorded.remove(uid);
@@ -198,6 +199,7 @@ impl IndexState {
         };
         let class = RequestClass::of(workload, reference, queues);
         queue.waiting.insert(place, class);
+        queue.since.set(uid, workload.since);
         if let Some(ends) = ends {
             queue.deadlines.set(uid, ends);
         }

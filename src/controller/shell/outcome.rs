@@ -12,7 +12,7 @@ use crate::{
         events::Reason,
         semaphore::{GrantObstacle, Need},
     },
-    telemetry::{SemaphoreLabels, SpanRef},
+    telemetry::{JobEnd, SemaphoreLabels, SpanRef},
     workload::Subject,
 };
 use consul_client::{SessionId, clock};
@@ -168,7 +168,11 @@ impl Emitter<'_> {
             %session,
             "released"
         );
-        self.context.shared.metrics.released(self.labels);
+        let now = clock::time();
+        // The clock may have been set back since then.
+        let held = granted
+            .map(|granted| Duration::try_from(now.duration_since(granted)).unwrap_or_default());
+        self.context.shared.metrics.released(self.labels, held);
         let note = format!(
             "released its slot of {} (session {session})",
             self.reference.title()
@@ -177,7 +181,7 @@ impl Emitter<'_> {
         let traced = granted.filter(|_| self.context.shared.traces.are_on());
         let passage = self.passage(&identity.workload, &identity.uid, session);
         if let Some(granted) = traced
-            && let Some(mut span) = passage.holding(granted, clock::time().max(granted))
+            && let Some(mut span) = passage.holding(granted, now.max(granted))
         {
             span.events.extend(done.map(|time| ("job done", time)));
             ended.push(span.this);
@@ -244,6 +248,7 @@ impl Emitter<'_> {
                     let note = format!(
                         "ended, because {ON_CONTENTION} is ReplaceRunning in the newer {by}, which asks for the same slots"
                     );
+                    self.count(JobEnd::Replaced);
                     (Reason::Replaced, note)
                 }
                 plan::Ended::Lost(suspend) => {
@@ -301,7 +306,17 @@ impl Emitter<'_> {
         let ended = ended(self.context, &fail.workload);
         let why = explain_failure(&semaphore, &fail.why, ended);
         tracing::info!(workload = %fail.workload.name, semaphore, why = why.1, "failed");
+        self.count(match &fail.why {
+            Failed::Contended(_) => JobEnd::Contended,
+            Failed::TimedOut { .. } | Failed::Unqueued { .. } => JobEnd::WaitTimedOut,
+            Failed::Superseded { .. } => JobEnd::Superseded,
+        });
         why
+    }
+
+    /// Counts a workload that was ended because of the slots that it asks for.
+    fn count(&self, how: JobEnd) {
+        self.context.shared.metrics.ended(self.labels, how);
     }
 
     /// Emits events on the deleted workload, and on the `CronJob` that created it.
@@ -313,6 +328,7 @@ impl Emitter<'_> {
         } = skip;
         let why = explain(&self.reference.title(), why);
         tracing::info!(workload = %workload.name, semaphore = %self.reference, why, "skipped");
+        self.count(JobEnd::Skipped);
         let note = format!("deleted, because {ON_CONTENTION} is Skip: {why}");
         self.emit_event(workload, Reason::Skipped, note);
         if let Some(cron_job) = cron_job {

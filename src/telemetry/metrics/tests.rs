@@ -87,22 +87,50 @@ fn a_semaphores_series_start_at_zero_and_go_when_it_goes() {
     let idle = format!("{PREFIX}_idle_slots{labels} 0");
     assert_eq!(lines(&metrics, &format!("_slots{labels}")), [idle]);
     metrics.granted(&migrations, 2, Duration::from_hours(25));
-    metrics.released(&migrations);
+    metrics.released(&migrations, Some(Duration::from_hours(2)));
+    metrics.released(&migrations, None);
+    metrics.ended(&migrations, JobEnd::WaitTimedOut);
     metrics.lost(&migrations);
     let grants = format!("{PREFIX}_grants_total{labels} 2");
     assert!(
         lines(&metrics, "grants_total").contains(&grants),
         "slots, not Jobs"
     );
-    metrics.expects(&migrations, jiff::Timestamp::from_second(60).ok(), None);
-    let next = format!("{PREFIX}_next_start_timestamp_seconds{labels} 60");
-    assert_eq!(lines(&metrics, "timestamp"), [next]);
-    metrics.expects(&migrations, None, None);
+    let minute = Timestamp::from_second(60).ok();
+    let times = SemaphoreTimes {
+        next_start: minute,
+        longest_wait_since: Some(Timestamp::UNIX_EPOCH),
+        longest_hold_since: minute,
+        ..SemaphoreTimes::default()
+    };
+    metrics.times(&migrations, times);
+    let shown = [
+        ("next_start", 60),
+        ("longest_wait_since", 0),
+        ("longest_hold_since", 60),
+    ];
+    let shown =
+        shown.map(|(name, seconds)| format!("{PREFIX}_{name}_timestamp_seconds{labels} {seconds}"));
+    assert_eq!(lines(&metrics, "timestamp"), shown);
+    metrics.times(&migrations, SemaphoreTimes::default());
     assert_eq!(lines(&metrics, "timestamp"), [""; 0]);
     assert_eq!(
         lines(&metrics, "wait_seconds_sum"),
         [format!("{PREFIX}_wait_seconds_sum{labels} 90000.0")]
     );
+    assert_eq!(
+        lines(&metrics, "hold_seconds_sum"),
+        [format!("{PREFIX}_hold_seconds_sum{labels} 7200.0")]
+    );
+    let ended: Vec<_> = lines(
+        &metrics,
+        "ended_jobs_total{namespace=\"batch\",semaphore=\"mig",
+    );
+    assert_eq!(ended.len(), JobEnd::ALL.len(), "each from the start on");
+    let ended = ended.iter().filter(|line| line.ends_with(" 1"));
+    assert!(ended.eq([&format!(
+        "{PREFIX}_ended_jobs_total{{namespace=\"batch\",semaphore=\"migrations\",reason=\"WaitTimedOut\"}} 1"
+    )]));
     assert!(lines(&metrics, "_total").contains(&format!("{PREFIX}_losses_total{labels} 1")));
     metrics.forget(&migrations);
     assert_eq!(lines(&metrics, "migrations"), Vec::<String>::new());
@@ -127,7 +155,11 @@ fn a_semaphore_is_ready_or_not_for_one_reason() {
         assert_eq!(lines(&metrics, "_ready"), series(reason, ready.into()));
     }
     metrics.semaphore(&semaphore, 1, 0, Some((1, 1)));
-    metrics.expects(&semaphore, None, jiff::Timestamp::from_second(60).ok());
+    let times = SemaphoreTimes {
+        window_opens: Some(Timestamp::UNIX_EPOCH),
+        ..SemaphoreTimes::default()
+    };
+    metrics.times(&semaphore, times);
     metrics.forget_all();
     assert_eq!(lines(&metrics, "batch"), [""; 0]);
 }

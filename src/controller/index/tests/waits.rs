@@ -101,6 +101,28 @@ fn the_running_ones_that_hold_the_same_can_be_replaced() {
 }
 
 #[test]
+fn the_longest_wait_is_known_whatever_its_place() {
+    let index = with_db();
+    let db = queue("db").semaphore;
+    assert_eq!(index.longest_wait_since(&db), None);
+    let waits = |name: &str, since: i64, priority: i32| {
+        tracked(name, |tracked| {
+            workload(tracked).since = since;
+            workload(tracked).priority = priority;
+        })
+    };
+    for (name, since, priority) in [("new", 30, 9), ("old", 10, 0), ("newer", 40, 5)] {
+        put(&index, waits(name, since, priority));
+    }
+    assert_eq!(index.longest_wait_since(&db), Some(at(10)));
+    index.remove(&"old".into());
+    assert_eq!(index.longest_wait_since(&db), Some(at(30)));
+    index.remove(&"new".into());
+    index.remove(&"newer".into());
+    assert_eq!(index.longest_wait_since(&db), None);
+}
+
+#[test]
 fn waits_are_over_in_the_order_of_their_deadlines() {
     let index = with_db();
     let waits = |name: &str, since: i64, timeout: Option<u64>| {
