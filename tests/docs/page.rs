@@ -22,7 +22,7 @@ pub(crate) fn root() -> &'static Path {
 
 /// All pages, by their paths from the root.
 pub(crate) fn pages() -> Vec<PathBuf> {
-    let folders = ["", "docs", "docs/results"].map(|folder| root().join(folder));
+    let folders = ["", "docs", "docs/results", "examples"].map(|folder| root().join(folder));
     let mut pages: Vec<_> = folders
         .iter()
         .flat_map(|folder| fs::read_dir(folder).unwrap())

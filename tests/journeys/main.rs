@@ -29,6 +29,7 @@ mod crowd;
 mod deleted;
 mod deletion;
 mod elsewhere_in_consul;
+mod examples;
 mod fair;
 mod few_operations;
 mod few_watches;
