@@ -3,7 +3,7 @@ use testbed::{Consul, Kubernetes, eventually};
 use crate::{page::Page, shell::Shell};
 
 /// The samples of the docs work with the running operator.
-async fn works(shell: &Shell) {
+pub(crate) async fn works(shell: &Shell) {
     eventually("the kind is served", || async {
         let [code, _, error] = shell.end_of("kubectl get csem").await;
         if code == "0" { Ok(()) } else { Err(error) }

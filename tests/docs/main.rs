@@ -17,6 +17,7 @@ mod shell;
 mod admission;
 mod check;
 mod consul_acl;
+mod consul_k8s;
 mod exec;
 mod generated;
 mod gitops;
