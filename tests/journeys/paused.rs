@@ -100,45 +100,73 @@ async fn the_status_reports_an_observed_generation_only_for_its_own_findings() {
 async fn helm_waits_for_no_paused_semaphore_and_for_one_that_cannot_work() {
     let bed = Bed::shared().await;
     let team = bed.namespace("paused-helm").await;
-    let paused =
-        json!({ "limit": 1, "prefix": format!("semaphores/{}/a", team.name()), "paused": true });
-    installs(&bed, &team, "paused", &paused, "3m")
-        .await
-        .unwrap();
-    let secret = json!({ "limit": 1, "prefix": format!("semaphores/{}/b", team.name()),
-        "consul": { "tokenSecretRef": { "name": "missing" } } });
-    let refused = installs(&bed, &team, "broken", &secret, "10s").await;
-    let said = refused.unwrap_err();
+    let paused = Release::new(&bed, &team, "paused", json!({ "paused": true })).await;
+    paused.shows("Paused").await;
+    paused.upgrade("3m").await.unwrap();
+    let token = json!({ "consul": { "tokenSecretRef": { "name": "missing" } } });
+    let broken = Release::new(&bed, &team, "broken", token).await;
+    broken.shows("TokenNotFound").await;
+    let said = broken.upgrade("10s").await.unwrap_err();
     assert!(said.contains("broken"), "{said}");
 }
 
-/// Installs a chart with a semaphore and waits, for so long at most.
-async fn installs(
-    bed: &Bed,
-    team: &Namespace,
-    name: &str,
-    spec: &Value,
-    most: &str,
-) -> Result<String, String> {
-    let chart = bed.folder().path().join(name);
-    fs::create_dir_all(chart.join("templates")).unwrap();
-    let about = json!({ "apiVersion": "v2", "name": name, "version": "0.1.0" });
-    fs::write(chart.join("Chart.yaml"), about.to_string()).unwrap();
-    let semaphore = json!({
-        "apiVersion": "consul-semaphore.io/v1alpha1",
-        "kind": "ConsulSemaphore",
-        "metadata": { "name": name },
-        "spec": spec,
-    });
-    fs::write(
-        chart.join("templates/semaphore.yaml"),
-        semaphore.to_string(),
-    )
-    .unwrap();
-    let chart = chart.display().to_string();
-    let kubernetes = bed.kubernetes().expect("an API server of its own");
-    let (timeout, team) = (format!("--timeout={most}"), team.name());
-    let install = ["install", name, &chart, "-n", team, "--wait", &timeout];
-    let installed = kubernetes.try_helm(install).await;
-    installed.map_err(|error| format!("{error:#}"))
+/// A release of a chart with a semaphore of its name. Helm counts one without a status as ready.
+struct Release<'a> {
+    bed: &'a Bed,
+    team: &'a Namespace,
+    name: &'a str,
+    chart: String,
+}
+
+impl<'a> Release<'a> {
+    async fn new(bed: &'a Bed, team: &'a Namespace, name: &'a str, spec: Value) -> Self {
+        let chart = bed.folder().path().join(name);
+        fs::create_dir_all(chart.join("templates")).unwrap();
+        let about = json!({ "apiVersion": "v2", "name": name, "version": "0.1.0" });
+        fs::write(chart.join("Chart.yaml"), about.to_string()).unwrap();
+        let mut semaphore = json!({
+            "apiVersion": "consul-semaphore.io/v1alpha1",
+            "kind": "ConsulSemaphore",
+            "metadata": { "name": name },
+            "spec": spec,
+        });
+        semaphore["spec"]["limit"] = 1.into();
+        fs::write(
+            chart.join("templates/semaphore.yaml"),
+            semaphore.to_string(),
+        )
+        .unwrap();
+        let release = Self {
+            bed,
+            team,
+            name,
+            chart: chart.display().to_string(),
+        };
+        release.helm(&["install"]).await.unwrap();
+        release
+    }
+
+    async fn helm(&self, args: &[&str]) -> Result<String, String> {
+        let release = [self.name, &self.chart, "-n", self.team.name()];
+        let kubernetes = self.bed.kubernetes().expect("the bed's own");
+        let done = kubernetes.try_helm([args, &release].concat()).await;
+        done.map_err(|error| format!("{error:#}"))
+    }
+
+    /// Waits until the condition Ready has this reason.
+    async fn shows(&self, reason: &str) {
+        let shown = r#"{.status.conditions[?(@.type=="Ready")].reason}"#;
+        let (shown, object) = (
+            format!("--for=jsonpath={shown}={reason}"),
+            format!("csem/{}", self.name),
+        );
+        let wait = ["wait", &shown, &object, "--timeout=100s"];
+        self.team.kubectl(wait).await;
+    }
+
+    /// Upgrades to the same and waits, for so long at most.
+    async fn upgrade(&self, most: &str) -> Result<String, String> {
+        let timeout = format!("--timeout={most}");
+        self.helm(&["upgrade", "--wait", &timeout]).await
+    }
 }
