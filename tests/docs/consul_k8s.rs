@@ -5,7 +5,7 @@ use crate::{install, page::Page, shell::Shell};
 
 const MANAGEMENT: &str = "11111111-2222-3333-4444-555555555555";
 
-/// What HashiCorp's chart leaves behind: its Secrets, and an auth method whose reviews are made with the token of an
+/// What Consul's Helm chart leaves behind: its Secrets, and an auth method whose reviews are made with the token of an
 /// account of its own.
 const CHART: &str = r#"
 kubectl create namespace consul
