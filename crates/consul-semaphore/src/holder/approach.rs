@@ -448,13 +448,13 @@ mod tests {
     }
 
     #[test]
-    fn half_of_the_way_is_paused_at_the_pace_of_the_queue_within_bounds() {
+    fn two_thirds_of_the_way_are_paused_at_the_pace_of_the_queue_within_bounds() {
         let pause_after = |left: usize, seconds: u64| {
             let mut pause = LookPause::new(200);
             pause.note(left, Duration::from_secs(seconds));
             pause.length(0.0)
         };
-        assert_eq!(pause_after(100, 10), Duration::from_secs(5));
+        assert_eq!(pause_after(100, 12), Duration::from_secs(8));
         assert_eq!(pause_after(100, 1), 100 * FASTEST_SLOT_INTERVAL);
         assert_eq!(pause_after(100, 999), 100 * SLOWEST_SLOT_INTERVAL);
         assert_eq!(
@@ -468,7 +468,11 @@ mod tests {
     fn the_next_look_comes_before_the_turn_can_be_near() {
         let mut pause = LookPause::new(100);
         assert_eq!(pause.length(0.0), 100 * FASTEST_SLOT_INTERVAL);
-        assert_eq!(pause.length(1.0), 75 * FASTEST_SLOT_INTERVAL);
+        assert_eq!(
+            pause.length(1.0),
+            Duration::from_millis(2625),
+            "an eighth less"
+        );
         pause.note(2, Duration::from_secs(3));
         assert_eq!(pause.length(0.0), MIN_PAUSE_WHILE_MOVING);
         let still: Vec<_> = (0..5)

@@ -80,7 +80,8 @@ async fn more_programs_than_consul_takes_connections_are_all_served() {
     for released in soon(programs.join_all()).await {
         released.unwrap();
     }
-    stage.is_clean().await;
+    // A session that a busy machine was told of too late expires.
+    assert_eq!(stage.consul.list("shared").await, []);
 }
 
 #[tokio::test]
