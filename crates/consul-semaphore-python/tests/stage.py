@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Optional, cast
 
 SERVERS = Path(os.environ["SERVERS_DIR"]) / "bin"
-PATIENCE = 60.0
+PATIENCE = 300.0
 """How long something may take that takes a moment, on a machine that is busy with other things."""
 
 # A shell has what it starts in the background ignore Ctrl-C, and so would the programs that are started here.
