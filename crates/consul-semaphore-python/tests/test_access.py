@@ -111,7 +111,7 @@ class Access(unittest.TestCase):
 class Many(unittest.TestCase):
     def test_more_than_consul_takes_connections_are_all_served(self) -> None:
         """Each has a Consul of its own, as if it were a program of its own."""
-        connections, programs = 140, 150
+        connections, programs = 170, 180
         agent = Agent(f"limits {{ http_max_conns_per_client = {connections} }}")
         self.addCleanup(agent.stop)
 
