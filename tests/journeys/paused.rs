@@ -106,7 +106,7 @@ async fn helm_waits_for_no_paused_semaphore_and_for_one_that_cannot_work() {
     let token = json!({ "consul": { "tokenSecretRef": { "name": "missing" } } });
     let broken = Release::new(&bed, &team, "broken", token).await;
     broken.shows("TokenNotFound").await;
-    let said = broken.upgrade("10s").await.unwrap_err();
+    let said = broken.upgrade("30s").await.unwrap_err();
     assert!(said.contains("broken"), "{said}");
 }
 
