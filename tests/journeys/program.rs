@@ -84,28 +84,8 @@ async fn the_endpoints_show_what_was_done() {
     })
     .await;
 
-    // These are for all semaphores of the bed.
     let page = operator.get("/metrics").await;
-    for (name, least) in [
-        ("consul_calls_total{kind=\"txn\",result=\"ok\"}", 5.0),
-        (
-            "consul_calls_total{kind=\"session_create\",result=\"ok\"}",
-            5.0,
-        ),
-        (
-            "consul_calls_total{kind=\"session_destroy\",result=\"ok\"}",
-            1.0,
-        ),
-        ("consul_calls_total{kind=\"kv_watch\",result=\"ok\"}", 1.0),
-        ("consul_call_duration_seconds_count{kind=\"txn\"}", 5.0),
-        ("reconciles_total", 5.0),
-        ("reconcile_duration_seconds_count", 5.0),
-        ("sessions", 0.0),
-        ("events_dropped_total", 0.0),
-    ] {
-        let value = metric(&page, name);
-        assert!(value >= Some(least), "{name} is {value:?} in:\n{page}");
-    }
+    counts_for_all(&page);
     assert!(page.contains("consul_semaphore_operator_build_info{version="));
     let all = format!("wait_seconds_bucket{{le=\"+Inf\",{}", &labels[1..]);
     assert_eq!(metric(&page, &all), Some(5.0), "{page}");
@@ -165,4 +145,28 @@ async fn the_log_has_one_line_for_each_grant_and_release() {
     lines.retain(|line| !line.contains(" WARN "));
     assert_eq!(lines.len(), 1, "{lines:?}");
     assert!(lines[0].contains("limit written"), "{lines:?}");
+}
+
+/// The figures that are for all semaphores of the bed.
+fn counts_for_all(page: &str) {
+    for (name, least) in [
+        ("consul_calls_total{kind=\"txn\",result=\"ok\"}", 5.0),
+        (
+            "consul_calls_total{kind=\"session_create\",result=\"ok\"}",
+            5.0,
+        ),
+        (
+            "consul_calls_total{kind=\"session_destroy\",result=\"ok\"}",
+            1.0,
+        ),
+        ("consul_calls_total{kind=\"kv_watch\",result=\"ok\"}", 1.0),
+        ("consul_call_duration_seconds_count{kind=\"txn\"}", 5.0),
+        ("reconciles_total", 5.0),
+        ("reconcile_duration_seconds_count", 5.0),
+        ("sessions", 0.0),
+        ("events_dropped_total", 0.0),
+    ] {
+        let value = metric(page, name);
+        assert!(value >= Some(least), "{name} is {value:?} in:\n{page}");
+    }
 }
