@@ -27,8 +27,8 @@ const DURATION_BUCKETS: [f64; 13] = [
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 30.0,
 ];
 
-/// Buckets for the seconds that a Job waits for a slot, or holds it: at once, 1 s, 5 s, 30 s, 1 min, 5 min, 15 min, 1 h, 4 h, 12
-/// h, 1 d, 3 d, 7 d.
+/// Buckets for the seconds that a Job waits for a slot, or holds it: at once, 1 s, 5 s, 30 s, 1 min, 5 min, 15 min,
+/// 1 h, 4 h, 12 h, 1 d, 3 d, 7 d.
 const WAIT_BUCKETS: [f64; 13] = [
     0.25, 1.0, 5.0, 30.0, 60.0, 300.0, 900.0, 3_600.0, 14_400.0, 43_200.0, 86_400.0, 259_200.0,
     604_800.0,
@@ -58,8 +58,8 @@ struct ReasonLabel {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ReadinessLabels {
-    namespace: String,
-    semaphore: String,
+    #[prometheus(flatten)]
+    of: SemaphoreLabels,
     reason: &'static str,
 }
 
@@ -90,8 +90,8 @@ impl JobEnd {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct JobEndLabels {
-    namespace: String,
-    semaphore: String,
+    #[prometheus(flatten)]
+    of: SemaphoreLabels,
     reason: JobEnd,
 }
 
@@ -517,25 +517,15 @@ fn gauge(count: usize) -> i64 {
 }
 
 fn readiness(semaphore: &SemaphoreLabels, reason: &'static str) -> ReadinessLabels {
-    let SemaphoreLabels {
-        namespace,
-        semaphore,
-    } = semaphore.clone();
     ReadinessLabels {
-        namespace,
-        semaphore,
+        of: semaphore.clone(),
         reason,
     }
 }
 
 fn end(semaphore: &SemaphoreLabels, reason: JobEnd) -> JobEndLabels {
-    let SemaphoreLabels {
-        namespace,
-        semaphore,
-    } = semaphore.clone();
     JobEndLabels {
-        namespace,
-        semaphore,
+        of: semaphore.clone(),
         reason,
     }
 }

@@ -115,8 +115,8 @@ impl Client {
 
 impl Client {
     /// Watches like [`Self::watch`], in a separate task that polls until the receiver is dropped: a stream that is
-    /// not polled could hold a lock that other calls of this client wait for. Consul is asked again once the receiver has
-    /// taken a reading, because the reading may say how soon the next one is of use.
+    /// not polled could hold a lock that other calls of this client wait for. Consul is asked again once the receiver
+    /// has taken a reading, because the reading may say how soon the next one is of use.
     pub fn readings(
         &self,
         prefix: &str,

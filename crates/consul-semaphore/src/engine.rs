@@ -280,18 +280,16 @@ impl Engine {
     /// Records that nobody follows the prefix of a queue for a while. A contender that waits there before the queue's
     /// workloads has not let its turn pass in that time.
     pub fn unfollowed(&mut self, queue: &QueueRef, now: Moment) {
-        let state = self.semaphores.get_mut(&queue.semaphore);
-        if let Some(state) = state.and_then(|state| state.queues.get_mut(&queue.key)) {
-            state.queue.unfollowed(now);
+        if let Some(queue) = self.existing(queue) {
+            queue.unfollowed(now);
         }
     }
 
     /// Makes the next pass of a queue read its prefix again, because what is known may be too old for a write to
     /// succeed.
     pub fn read_again(&mut self, queue: &QueueRef) {
-        let state = self.semaphores.get_mut(&queue.semaphore);
-        if let Some(state) = state.and_then(|state| state.queues.get_mut(&queue.key)) {
-            state.queue.read_again();
+        if let Some(queue) = self.existing(queue) {
+            queue.read_again();
         }
     }
 

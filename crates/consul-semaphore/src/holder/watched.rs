@@ -163,12 +163,12 @@ impl Watched {
         program: &Program,
         consul: &Client,
     ) -> bool {
-        let reading = engine.queue(&self.queue).and_then(Queue::reading);
+        let queue = engine.queue(&self.queue);
+        let reading = queue.and_then(Queue::reading);
         let last = conclusion(engine, &self.queue);
         let (Some(reading), Some(last)) = (reading, last) else {
             return self.is_near;
         };
-        let queue = engine.queue(&self.queue);
         let ttl = queue.and_then(|of| of.settings().ttl);
         let is_granting = queue.is_some_and(|of| of.is_granting(&program.workload.uid));
         let far = last.before.filter(|before| self.is_far(*before, reading));
