@@ -5,7 +5,11 @@ use std::{fs, net::TcpListener, pin::pin, time::Duration};
 use consul_client::{Client, PutMode, WatchOptions};
 use futures::{StreamExt, future::try_join_all};
 use testbed::{Certificates, Consul, Folder, Link};
-use tokio::time::timeout;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    join,
+    time::timeout,
+};
 
 use crate::{
     credentials::over_tls,
@@ -73,6 +77,35 @@ async fn requests_move_from_a_stopped_server_to_another() {
     timeout(DEADLINE, seen)
         .await
         .expect("the watch goes on at the other");
+}
+
+/// Consul accepts only some connections from one address, and counts idle ones.
+#[tokio::test]
+async fn a_connection_that_is_kept_briefly_serves_a_burst_and_is_closed_soon_after() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let client = client(&[("CONSUL_HTTP_ADDR", &address)]).with_brief_connections();
+    let burst = async {
+        for _ in 0..3 {
+            assert!(client.get("k").await.unwrap().is_none());
+        }
+    };
+    let served = async {
+        let (mut connection, _) = listener.accept().await.unwrap();
+        let mut request = [0; 4096];
+        let mut requests = 0;
+        while connection.read(&mut request).await.unwrap() > 0 {
+            requests += 1;
+            let answer =
+                b"HTTP/1.1 404 Not Found\r\nX-Consul-Index: 1\r\nContent-Length: 0\r\n\r\n";
+            connection.write_all(answer).await.unwrap();
+        }
+        requests
+    };
+    // Connections of other clients stay open for a minute.
+    let soon = Duration::from_secs(30);
+    let ((), requests) = timeout(soon, async { join!(burst, served) }).await.unwrap();
+    assert_eq!(requests, 3);
 }
 
 /// A separate task decides whether a connection is free again after its answer was read. Here that task has its own

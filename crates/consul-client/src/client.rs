@@ -14,7 +14,7 @@ use super::{
     call::{Answer, Call},
     datacenter::{Datacenter, Datacenters},
     elements::Elements,
-    endpoints::{Endpoints, Target, root_cause},
+    endpoints::{Endpoints, Idle, Target, root_cause},
     lanes::{Lanes, Turn},
     listing::Wanted,
     login::Login,
@@ -47,8 +47,7 @@ pub struct Client {
     pub(super) lanes: Arc<Lanes>,
     gate: Option<Arc<dyn Gate>>,
     token: Arc<TokenSource>,
-    /// Whether connections are kept for further calls.
-    keeps_connections: bool,
+    idle: Idle,
     /// Moment by which all calls end, in addition to the timeout.
     by: Moment,
     /// Account that counts what is kept of listings.
@@ -120,7 +119,7 @@ impl Client {
             }),
             gate: None,
             token: Arc::new(token),
-            keeps_connections: true,
+            idle: Idle::Long,
             by: Moment::END,
             account: None,
         };
@@ -175,14 +174,25 @@ impl Client {
         Self { by, ..self.clone() }
     }
 
+    /// Returns this client in a form that closes a connection once no call has used it for about a second. This form is
+    /// for a program that makes its calls in bursts, and is one of many at an agent: Consul accepts 200 connections from
+    /// one address (`limits.http_max_conns_per_client`), and counts idle connections, too.
+    #[must_use]
+    pub fn with_brief_connections(&self) -> Self {
+        Self {
+            idle: Idle::Brief,
+            ..self.clone()
+        }
+    }
+
     /// Returns this client in a form that closes a connection after each call, except between blocking queries, and
     /// that opens a connection only in a turn that it shares with all such clients of this machine. This form is for
-    /// programs of which thousands may use one agent, and that have little to ask: Consul accepts 200 connections
-    /// from one address (`limits.http_max_conns_per_client`), and counts idle connections, too.
+    /// programs of which thousands may use one agent, and that have little to ask: see
+    /// [`Self::with_brief_connections`].
     #[must_use]
     pub fn without_idle_connections(&self) -> Self {
         Self {
-            keeps_connections: false,
+            idle: Idle::None,
             ..self.clone()
         }
     }
@@ -347,7 +357,7 @@ impl Client {
 
     /// Waits for a turn among the programs of this machine, if the call opens a connection of its own.
     async fn shared_turn(&self, call: &Call, target: &Target) -> Option<SharedTurn> {
-        if self.keeps_connections || call.wait.is_some() {
+        if self.idle.after(call) != Idle::None {
             return None;
         }
         Some(SharedTurn::wait(Purpose::of(call.lane), target.base()).await)
@@ -421,12 +431,7 @@ impl Client {
             url.query_pairs_mut().append_pair(name, value);
         }
 
-        let keeps = self.keeps_connections || call.wait.is_some();
-        let http = if keeps {
-            &target.http
-        } else {
-            &target.http_once
-        };
+        let http = target.http(self.idle.after(call));
         let mut request = http.request(call.method.clone(), url);
         if let Some(token) = &token {
             request = request.header("X-Consul-Token", token.header());

@@ -21,6 +21,7 @@ use tokio::sync::{self, Notify};
 
 use super::{
     Config, ConfigError, Error, Tls,
+    call::Call,
     config::{Address, AddressForm, CACERT, TLS_SERVER_NAME},
     files::Files,
     tls::Trust,
@@ -32,13 +33,33 @@ const MOST_TARGETS: usize = 32;
 /// The most connections to a server that are kept while they are not used.
 const MOST_IDLE_CONNECTIONS: usize = 32;
 
+/// How long a connection stays open while no call uses it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Idle {
+    /// For a minute.
+    Long,
+    /// For a second, or two at most.
+    Brief,
+    /// Not at all. Only a blocking query leaves its connection open to the next one for a second.
+    None,
+}
+
+impl Idle {
+    /// Returns how long the connection stays open after this call.
+    pub(super) fn after(self, call: &Call) -> Self {
+        match self {
+            Self::None if call.wait.is_some() => Self::Brief,
+            idle => idle,
+        }
+    }
+}
+
 /// A server, with its own connections.
 pub(super) struct Target {
     /// Name of the server in messages: its address, and the address that its host name resolved to.
     pub(super) name: String,
-    pub(super) http: Client,
-    /// Closes each connection after one call.
-    pub(super) http_once: Client,
+    /// One for each [`Idle`].
+    http: [Client; 3],
     /// Wakes the blocking queries that wait there when the server has failed another call.
     pub(super) lost: Notify,
     /// The beginning of every URL, without a slash at its end.
@@ -52,6 +73,16 @@ impl Target {
     /// The URL of a path that is already escaped.
     pub(super) fn url(&self, path: &str) -> Option<Url> {
         Url::parse(&format!("{}{path}", self.base)).ok()
+    }
+
+    /// The HTTP client whose connections stay open for this long.
+    pub(super) fn http(&self, idle: Idle) -> &Client {
+        let [long, brief, once] = &self.http;
+        match idle {
+            Idle::Long => long,
+            Idle::Brief => brief,
+            Idle::None => once,
+        }
     }
 
     /// The server's address, as the beginning of a URL.
@@ -233,14 +264,18 @@ impl Endpoints {
         if let (Dial::Name(..), Some(address)) = (&site.dial, key.1) {
             name = format!("{name} ({})", address.ip());
         }
-        let client = |idle| {
-            let builder = self.builder(site, key, trust).pool_max_idle_per_host(idle);
+        let client = |most: usize, idle: Duration| {
+            let builder = self.builder(site, key, trust);
+            let builder = builder.pool_max_idle_per_host(most).pool_idle_timeout(idle);
             builder.build().map_err(|error| root_cause(&error))
         };
         Ok(Target {
             name,
-            http: client(MOST_IDLE_CONNECTIONS)?,
-            http_once: client(0)?,
+            http: [
+                client(MOST_IDLE_CONNECTIONS, Duration::from_mins(1))?,
+                client(MOST_IDLE_CONNECTIONS, Duration::from_secs(1))?,
+                client(0, Duration::ZERO)?,
+            ],
             lost: Notify::new(),
             base: site.base.as_str().trim_end_matches('/').to_owned(),
             key,
@@ -265,8 +300,7 @@ impl Endpoints {
             .tcp_keepalive_retries(3)
             .http2_keep_alive_interval(Duration::from_secs(15))
             .http2_keep_alive_timeout(Duration::from_secs(10))
-            .tcp_nodelay(true)
-            .pool_idle_timeout(Duration::from_mins(1));
+            .tcp_nodelay(true);
         builder = if site.base.scheme() == "https" {
             trust.apply(builder)
         } else {

@@ -25,6 +25,8 @@ pub(super) enum CallResult {
 
 /// The pending calls.
 pub(super) struct ConsulCalls {
+    /// The client of a program whose turn is near. It keeps connections for a second only, because many programs that
+    /// arrive at once are near until others have come before them.
     pub(super) consul: Client,
     /// A client like `consul` that keeps no idle connections, for a program that makes few calls: see
     /// [`Self::keep_connections`].
@@ -43,7 +45,7 @@ impl ConsulCalls {
     pub(super) fn new(consul: Client, node: Option<String>) -> Self {
         Self {
             sparing: consul.without_idle_connections(),
-            consul,
+            consul: consul.with_brief_connections(),
             keeps_connections: false,
             node,
             under_way: JoinSet::new(),
