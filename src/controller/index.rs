@@ -11,6 +11,7 @@ mod dirty_set;
 mod known;
 mod lists;
 mod places;
+mod pod_starts;
 mod remnants;
 mod users;
 mod work_set;
@@ -26,19 +27,23 @@ use jiff::Timestamp;
 use parking_lot::{Mutex, MutexGuard};
 
 pub(super) use self::alike::Credential;
+pub(super) use self::pod_starts::SLOW_START;
 use self::{
     alike::Alike, contenders::Contenders, dirty_set::DirtySet, known::KnownWorkloads, lists::Lists,
-    remnants::Remnants, users::Users, work_set::WorkSet,
+    pod_starts::PodStarts, remnants::Remnants, users::Users, work_set::WorkSet,
 };
 use super::due_times::DueTimes;
 use crate::watch_scope::WatchScope;
-use consul_client::{clock::Moment, id::IdSet};
+use consul_client::{
+    clock::{self, Moment},
+    id::IdSet,
+};
 use consul_semaphore::{
     Blocked, Key, KindName, Phase, Place, Prefix, Restrictions, Uid, WaitTimeout, Workload,
     engine::{Changes, Located, Overdue, QueueRef, Reach, SemaphoreRef, Superseded, WaitingList},
 };
 use consul_semaphore_api::{ConsulSemaphore, ConsulSpec, tenancy::Tenancy};
-use consul_semaphore_workload::{Obstacle, TrackedWorkload};
+use consul_semaphore_workload::{NotStarted, Obstacle, TrackedWorkload, pods::OwnPod};
 
 /// Maximum number of newer workloads that are named for a workload that waits for the same.
 const MOST_NEWER_NAMED: usize = 16;
@@ -77,6 +82,8 @@ struct IndexState {
     ungranted: WorkSet,
     /// Workloads of which pods may be left, and the grants that are known to have no pods left.
     remnants: Remnants,
+    /// Started workloads that have no pod that runs yet.
+    pod_starts: PodStarts,
     /// Workloads that were put on hold since this set was last taken.
     held_back: DirtySet<Uid>,
     contenders: Contenders,
@@ -115,7 +122,7 @@ impl Offer {
             credential: Credential::of(semaphore, tenancy),
             limit: u32::try_from(semaphore.spec.limit).unwrap_or(1),
             wait_timeout: semaphore.spec.wait_timeout.map(WaitTimeout::get),
-            restrictions: semaphore.restrictions(consul_client::clock::time()),
+            restrictions: semaphore.restrictions(clock::time()),
         }
     }
 
@@ -336,6 +343,46 @@ impl Index {
     /// Removes a workload that was deleted.
     pub(super) fn remove(&self, uid: &Uid) {
         self.state().remove(uid);
+    }
+
+    /// Notes what a pod shows about the start of its workload.
+    pub(super) fn pod_seen(&self, pod: &OwnPod) {
+        let mut state = self.state();
+        let known = state.workloads.get(&pod.workload);
+        let here = known.is_some_and(|tracked| *tracked.namespace == *pod.namespace);
+        let start = pod.not_started.as_ref();
+        if here && state.pod_starts.note(&pod.workload, start, clock::time()) {
+            state.mark_queues_of(&pod.workload);
+        }
+    }
+
+    /// Notes that all pods in a scope have been listed. A workload that runs and has shown no pod has none.
+    pub(super) fn pods_listed(&self, scope: &WatchScope) {
+        let mut state = self.state();
+        let running = state.workloads.iter().filter(|(_, tracked)| {
+            tracked.workload.phase == Phase::Running && scope.covers(&tracked.namespace)
+        });
+        let running: Vec<_> = running
+            .map(|(_, tracked)| tracked.workload.clone())
+            .collect();
+        for workload in running {
+            state.begin_start(&workload);
+        }
+    }
+
+    /// Has the status say which workloads have had no pod that runs for [`SLOW_START`].
+    pub(super) fn mark_slow_starts(&self) {
+        let mut state = self.state();
+        for workload in state.pod_starts.take_slow(clock::time()) {
+            state.mark_queues_of(&workload);
+        }
+    }
+
+    /// Returns why a workload that holds a slot has no pod that runs, if that is worth a word.
+    pub(super) fn not_started(&self, workload: &Uid) -> Option<NotStarted> {
+        let state = self.state();
+        let shown = state.pod_starts.shown(workload, clock::time());
+        shown.cloned()
     }
 
     /// Notes that a pod of a workload has ended, or was deleted. While the workload runs, that proves nothing,

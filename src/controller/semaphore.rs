@@ -449,7 +449,9 @@ impl SemaphoreController {
         let tenures = self.reported.tenures.entry(key.clone()).or_default();
         let before = self.reported.keys.get(key);
         let shown = match queue.last_reading() {
-            Some(reading) => ShownReading::new(&reference, queue, reading, tenures),
+            Some(reading) => {
+                ShownReading::new(&reference, queue, reading, tenures, &self.context.index)
+            }
             None => before.map_or_else(ShownReading::default, |before| before.shown.clone()),
         };
         let queued = status::queued(&self.context.index, &reference, queue);
@@ -605,11 +607,16 @@ impl SemaphoreController {
             .holders
             .iter()
             .filter_map(|holder| holder.since.as_ref());
+        let starting = status
+            .holders
+            .iter()
+            .filter_map(|holder| holder.not_started.as_ref()?.since.as_ref());
         let times = SemaphoreTimes {
             next_start: expected.map(|expected| expected.0).min(),
             window_opens: status.window_opens.as_ref().map(|opens| opens.0),
             longest_wait_since: index.longest_wait_since(&self.reference),
             longest_hold_since: held_since.map(|since| since.0).min(),
+            longest_start_since: starting.map(|since| since.0).min(),
         };
         metrics.times(&self.labels, times);
         let findings = if keys.len() == 0 {

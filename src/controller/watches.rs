@@ -17,7 +17,7 @@ use kube::{
 use tokio::{
     sync::{mpsc, oneshot, watch},
     task::JoinSet,
-    time::sleep,
+    time::{interval, sleep},
 };
 
 use super::{
@@ -25,7 +25,7 @@ use super::{
     advisor::Advisor,
     consul_target::place,
     events::Reason,
-    index::{Manager, Offer},
+    index::{Manager, Offer, SLOW_START},
     intake, kueue,
     semaphore::ConflictReport,
     shell::{Input, Shell},
@@ -213,7 +213,7 @@ pub(super) async fn run(
         if has_table {
             tabled.push((scope.clone(), Unsynced::of(&counts)));
         }
-        tasks.spawn(watch_pods(context(), scope.clone(), pods));
+        tasks.spawn(watch_pods(context(), scope.clone(), pods, unsynced.clone()));
         let inputs = inputs.clone();
         tasks.spawn(watch_semaphores(
             context(),
@@ -320,18 +320,47 @@ pub(super) async fn watch_workloads(
     }
 }
 
-/// Notifies the index when pods of workloads that hold slots end. The pods are not stored: a proof reads them from
-/// the API server.
-async fn watch_pods(context: Arc<Context>, scope: WatchScope, mut watching: Watching) {
+/// Notifies the index when pods of workloads that hold slots start and end. The pods are not stored: a proof reads them
+/// from the API server. The pods are listed once all workloads are known, because the index keeps nothing of a pod whose
+/// workload it does not know.
+async fn watch_pods(
+    context: Arc<Context>,
+    scope: WatchScope,
+    mut watching: Watching,
+    mut unsynced: watch::Receiver<usize>,
+) {
+    if unsynced.wait_for(|unsynced| *unsynced == 0).await.is_err() {
+        return;
+    }
+    let index = &context.index;
     let mut events = workload::watch_pods(&scope, &context.client);
-    while let Some(event) = next(&mut events, &mut watching).await {
+    let mut looks = interval(SLOW_START / 3);
+    loop {
+        let event = tokio::select! {
+            event = next(&mut events, &mut watching) => event,
+            _ = looks.tick() => {
+                index.mark_slow_starts();
+                continue;
+            }
+        };
+        let Some(event) = event else {
+            return;
+        };
         let ended = match event {
             Event::Delete(pod) => pod,
-            Event::Apply(pod) | Event::InitApply(pod) => pod.filter(|pod| pod.ended),
-            Event::Init | Event::InitDone => None,
+            Event::Apply(pod) | Event::InitApply(pod) => {
+                if let Some(pod) = &pod {
+                    index.pod_seen(pod);
+                }
+                pod.filter(|pod| pod.ended)
+            }
+            Event::InitDone => {
+                index.pods_listed(&scope);
+                None
+            }
+            Event::Init => None,
         };
         if let Some(pod) = ended {
-            let index = &context.index;
             index.pod_ended(&pod.namespace, &pod.lock_key, &pod.workload);
         }
     }

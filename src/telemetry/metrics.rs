@@ -106,6 +106,8 @@ pub struct SemaphoreTimes {
     pub longest_wait_since: Option<Timestamp>,
     /// Since when the slot that has been held longest is held.
     pub longest_hold_since: Option<Timestamp>,
+    /// Since when the holder that has had no pod for longest has none that runs.
+    pub longest_start_since: Option<Timestamp>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -157,6 +159,7 @@ struct Inner {
     window_opens: Family<SemaphoreLabels, Gauge>,
     longest_wait_since: Family<SemaphoreLabels, Gauge>,
     longest_hold_since: Family<SemaphoreLabels, Gauge>,
+    longest_start_since: Family<SemaphoreLabels, Gauge>,
     ready: Family<ReadinessLabels, Gauge>,
     /// Reason that each semaphore shows in `ready`.
     reasons: Mutex<HashMap<SemaphoreLabels, &'static str>>,
@@ -190,7 +193,7 @@ impl Default for Metrics {
 
 impl Inner {
     /// Returns the gauges of semaphores, apart from `ready`.
-    fn gauges(&self) -> [&Family<SemaphoreLabels, Gauge>; 8] {
+    fn gauges(&self) -> [&Family<SemaphoreLabels, Gauge>; 9] {
         [
             &self.held,
             &self.waiting,
@@ -200,6 +203,7 @@ impl Inner {
             &self.window_opens,
             &self.longest_wait_since,
             &self.longest_hold_since,
+            &self.longest_start_since,
         ]
     }
 }
@@ -261,6 +265,11 @@ impl Metrics {
             longest_hold_since: make.seconds(
                 "longest_hold_since_timestamp",
                 "Since when the slot that has been held longest is held, in any cluster and by any program, in Unix time; absent while none is held, or while that is not known",
+                Family::default(),
+            ),
+            longest_start_since: make.seconds(
+                "longest_start_since_timestamp",
+                "Since when the longest of the starts lasts that have no pod that runs, among the 20 oldest holders, in Unix time; absent while each holder of this cluster has a pod that runs or has run",
                 Family::default(),
             ),
             ready: make.plain(
@@ -378,6 +387,7 @@ impl Metrics {
             (&self.0.window_opens, times.window_opens),
             (&self.0.longest_wait_since, times.longest_wait_since),
             (&self.0.longest_hold_since, times.longest_hold_since),
+            (&self.0.longest_start_since, times.longest_start_since),
         ];
         for (gauges, time) in times {
             if let Some(time) = time {

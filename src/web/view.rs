@@ -8,7 +8,8 @@ use super::trend::Trend;
 use consul_client::text::one_line;
 use consul_semaphore::identity::{PROCESS, PROGRAM_KIND};
 use consul_semaphore_api::{
-    ConsulSemaphore, ConsulSemaphoreStatus, HolderStatus, QueueStatus, SemaphoreMode,
+    ConsulSemaphore, ConsulSemaphoreStatus, HolderStatus, NotStartedStatus, QueueStatus,
+    SemaphoreMode,
     conditions::{self, ConditionStatus, ConditionType, Reason},
 };
 use consul_semaphore_workload::KIND;
@@ -83,6 +84,9 @@ struct Holding<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     cools_until: Option<i64>,
     never_expires: bool,
+    /// Why the workload has no pod that runs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    not_started: Option<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -197,6 +201,7 @@ impl<'a> Holding<'a> {
             since,
             cools_until,
             never_expires,
+            not_started,
         } = holder;
         let (kind, workload) = match holder.kind.as_deref() {
             None => ("unknown", None),
@@ -215,8 +220,23 @@ impl<'a> Holding<'a> {
             since: since.as_ref().map(seconds),
             cools_until: cools_until.as_ref().map(seconds),
             never_expires: *never_expires,
+            not_started: not_started.as_ref().map(reason_of),
         }
     }
+}
+
+/// Returns why a holder has no pod that runs, for people.
+fn reason_of(start: &NotStartedStatus) -> String {
+    let NotStartedStatus {
+        since: _,
+        reason,
+        message,
+    } = start;
+    let text = match message {
+        Some(message) => format!("{reason}: {message}"),
+        None => reason.clone(),
+    };
+    one_line(&text, LONGEST_TEXT)
 }
 
 impl<'a> Waiting<'a> {
@@ -296,6 +316,7 @@ mod tests {
             "holders": [{
                 "session": "s-1", "kind": "Job", "cluster": "prod-eu", "namespace": "batch", "name": "migrate-1",
                 "since": "1970-01-01T00:01:40Z", "coolsUntil": "1970-01-01T00:03:20Z",
+                "notStarted": { "reason": "Unschedulable", "message": "no node fits" },
             }],
             "queue": [{
                 "kind": "Job", "name": "migrate-2", "since": "1970-01-01T00:05:00Z", "reason": "AllSlotsHeld",
@@ -318,7 +339,7 @@ mod tests {
             shown["holders"],
             json!([{
                 "kind": "job", "name": "batch/migrate-1", "place": "prod-eu", "session": "s-1", "since": 100,
-                "coolsUntil": 200, "neverExpires": false,
+                "coolsUntil": 200, "neverExpires": false, "notStarted": "Unschedulable: no node fits",
             }])
         );
         assert_eq!(

@@ -2,7 +2,8 @@
 
 use consul_semaphore::ContenderName;
 use consul_semaphore_api::{
-    BlockedStatus, ConsulSemaphoreStatus, HolderStatus, QueueStatus, WaiterStatus,
+    BlockedStatus, ConsulSemaphoreStatus, HolderStatus, NotStartedStatus, QueueStatus,
+    WaiterStatus,
     conditions::{self, ConditionType, Finding, Reason},
 };
 use jiff::Timestamp;
@@ -162,6 +163,11 @@ fn a_status() -> ConsulSemaphoreStatus {
         since: Some(Time(now)),
         never_expires: false,
         cools_until: None,
+        not_started: Some(NotStartedStatus {
+            since: Some(Time(now)),
+            reason: "ImagePullBackOff".to_owned(),
+            message: Some("Back-off pulling image".to_owned()),
+        }),
     };
     let unknown = HolderStatus {
         session: "s-2".to_owned(),
@@ -170,6 +176,7 @@ fn a_status() -> ConsulSemaphoreStatus {
         since: None,
         never_expires: false,
         cools_until: None,
+        not_started: None,
     };
     ConsulSemaphoreStatus {
         observed_generation: Some(1),

@@ -329,6 +329,7 @@ fn metrics() -> String {
         window_opens: time,
         longest_wait_since: time,
         longest_hold_since: time,
+        longest_start_since: time,
     };
     metrics.times(&db, times);
     metrics.started("Job");

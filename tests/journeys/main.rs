@@ -52,6 +52,7 @@ mod mistaken;
 mod mutex;
 mod names;
 mod no_ttl;
+mod not_started;
 mod one_prefix;
 mod only_its_namespaces;
 mod other_clients;

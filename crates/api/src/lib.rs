@@ -38,7 +38,8 @@ pub use spec::{
     SemaphoreMode, SessionSpec, TokenSecretRef, Window, WindowLength,
 };
 pub use status::{
-    BlockedStatus, ConsulSemaphoreStatus, HolderStatus, LISTED, QueueStatus, WaiterStatus,
+    BlockedStatus, ConsulSemaphoreStatus, HolderStatus, LISTED, NotStartedStatus, QueueStatus,
+    WaiterStatus,
 };
 pub use ttl::{InvalidTtl, Ttl};
 pub use yaml::to_yaml;

@@ -141,9 +141,34 @@ pub struct HolderStatus {
     #[schemars(with = "Time")]
     pub cools_until: Option<Time>,
 
+    /// Why no pod of the holder's Job runs yet; left out if one runs or has run, and while the Job has only just
+    /// started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "NotStartedStatus")]
+    pub not_started: Option<NotStartedStatus>,
+
     /// Whether the holder's session never expires, so that somebody must destroy the session if the holder is lost.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub never_expires: bool,
+}
+
+/// The reason why no pod of a holder's Job runs yet.
+#[derive(KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NotStartedStatus {
+    /// Time at which the pod was created, or at which the Job was started if it has no pod.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Time")]
+    pub since: Option<Time>,
+
+    /// The reason in the pod's status, such as `Unschedulable` or `ImagePullBackOff`, or `NoPod` if the
+    /// Job has no pod.
+    pub reason: String,
+
+    /// Explanation for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String")]
+    pub message: Option<String>,
 }
 
 /// An interval in which no slot could be granted, because the semaphore was paused, outside its windows or in

@@ -14,11 +14,13 @@
 //! | [`Obstacle`] | why a workload that names a semaphore is not in its queue |
 //! | [`Request`] | what is written to a workload |
 //! | [`pods`] | which pods belong to a workload, and when they have ended |
+//! | [`NotStarted`] | why a workload that was started has no pod that runs |
 //! | [`advice`](advice()) | what is wrong with annotations that have no effect |
 //! | `yaml` | YAML that users write |
 
 mod advice;
 mod kind;
+mod not_started;
 mod object;
 mod obstacle;
 pub mod owner;
@@ -33,6 +35,7 @@ mod yaml;
 
 pub use advice::{advice, advice_on};
 pub use kind::{Kind, Kinds, Needed, UnknownKind, WAITING, job::Job, kueue, row};
+pub use not_started::NotStarted;
 pub use object::Object;
 pub use obstacle::Obstacle;
 pub use request::{EndBelow, Request};

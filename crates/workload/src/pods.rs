@@ -9,7 +9,12 @@ use k8s_openapi::{
 use kube_derive::Resource;
 use serde::Deserialize;
 
-use crate::{Kind, object::or_default, read};
+use crate::{
+    Kind, NotStarted,
+    not_started::{ContainerPart, PodConditionPart},
+    object::or_default,
+    read,
+};
 
 /// The label selector of all pods of workloads in slots.
 pub const OF_ANY: &str = HOLDER_LABEL;
@@ -27,7 +32,7 @@ pub struct Pod {
     #[serde(default, deserialize_with = "or_default")]
     spec: PodSpecPart,
     #[serde(default, deserialize_with = "or_default")]
-    status: PodStatusPart,
+    pub(crate) status: PodStatusPart,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -37,9 +42,15 @@ struct PodSpecPart {
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
-struct PodStatusPart {
-    phase: Option<String>,
+#[serde(default, rename_all = "camelCase")]
+pub(crate) struct PodStatusPart {
+    pub(crate) phase: Option<String>,
+    #[serde(deserialize_with = "or_default")]
+    pub(crate) conditions: Vec<PodConditionPart>,
+    #[serde(deserialize_with = "or_default")]
+    pub(crate) init_container_statuses: Vec<ContainerPart>,
+    #[serde(deserialize_with = "or_default")]
+    pub(crate) container_statuses: Vec<ContainerPart>,
 }
 
 /// Returns the label selector of the pods of one workload.
@@ -234,6 +245,8 @@ pub struct OwnPod {
     pub lock_key: String,
     /// Whether no container of the pod runs or will run.
     pub ended: bool,
+    /// Why the pod has not started; `None` if it has.
+    pub not_started: Option<NotStarted>,
 }
 
 impl OwnPod {
@@ -247,6 +260,7 @@ impl OwnPod {
             workload: workload.as_str().into(),
             lock_key: lock_key_of(key),
             ended: has_ended(pod),
+            not_started: NotStarted::of(pod),
         })
     }
 }
@@ -291,6 +305,7 @@ mod tests {
             workload: "u".into(),
             lock_key: "p/.lock".to_owned(),
             ended: false,
+            not_started: None,
         };
         assert_eq!(OwnPod::read(&pod(|_| {})), Some(running.clone()));
         for phase in ["Succeeded", "Failed"] {

@@ -15,7 +15,7 @@ use consul_semaphore::{
     Key, Phase, Prefix, SlotRequest, Uid, Workload, engine::RequestClass, lock_key_parts,
     plan::Stop,
 };
-use consul_semaphore_workload::{Obstacle, TrackedWorkload};
+use consul_semaphore_workload::{Kind, Obstacle, TrackedWorkload};
 
 impl IndexState {
     /// Stores a workload, unless its known version is newer.
@@ -29,6 +29,7 @@ impl IndexState {
         let mut tracked = self.remnants.judge(tracked);
         let known = self.workloads.get(&uid).map(|known| &*known.workload);
         Arc::make_mut(&mut tracked.workload).note_wait(known, clock::time());
+        self.note_start(&tracked.workload);
         if let Some(known) = self.workloads.get_mut(&uid)
             && known.says_the_same(&tracked)
         {
@@ -52,12 +53,41 @@ impl IndexState {
         self.workloads.insert(tracked, queues);
     }
 
+    /// Notes whether a workload that is about to be stored was started, or runs no more.
+    fn note_start(&mut self, workload: &Workload) {
+        let known = self.workloads.get(&workload.uid);
+        let ran = known.is_some_and(|known| known.workload.phase == Phase::Running);
+        if workload.phase != Phase::Running {
+            if ran {
+                self.pod_starts.forget(&workload.uid);
+            }
+        } else if known.is_some() && !ran {
+            self.begin_start(workload);
+        }
+    }
+
+    /// Notes that a workload runs and has shown no pod. Only of Jobs it is certain that their pods are seen: their
+    /// controller copies the template's labels.
+    pub(super) fn begin_start(&mut self, workload: &Workload) {
+        if workload.granted.is_some() && workload.kind == Kind::Job.name() {
+            self.pod_starts.begin(&workload.uid, clock::time());
+        }
+    }
+
+    /// Makes a pass due in each queue of a workload.
+    pub(super) fn mark_queues_of(&mut self, uid: &Uid) {
+        for reference in self.workloads.queues_of(uid) {
+            self.due.mark(reference.clone());
+        }
+    }
+
     pub(super) fn remove(&mut self, uid: &Uid) {
         if let Some(tracked) = self.workloads.get(uid).cloned() {
             self.withdraw(&tracked);
             self.users.remove(&tracked);
             self.workloads.remove(uid);
         }
+        self.pod_starts.forget(uid);
         self.remnants.remove(uid);
         self.held_from_the_start.remove(uid);
     }

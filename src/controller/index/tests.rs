@@ -6,6 +6,7 @@ mod places;
 mod remnants;
 mod scope;
 mod several;
+mod starts;
 mod tenants;
 mod waits;
 

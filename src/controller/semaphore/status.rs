@@ -28,7 +28,7 @@ use consul_semaphore::{
     windows::Opening,
 };
 use consul_semaphore_api::{
-    HolderStatus, LISTED, QueueStatus, WaiterStatus,
+    HolderStatus, LISTED, NotStartedStatus, QueueStatus, WaiterStatus,
     conditions::{ConditionStatus, ConditionType, Finding, Reason},
 };
 
@@ -51,6 +51,7 @@ impl ShownReading {
         queue: &Queue,
         reading: &Reading,
         tenures: &mut Tenures,
+        index: &Index,
     ) -> Self {
         tenures.observe(reading);
         let Some((limit, sessions)) = slots(reading.lock()) else {
@@ -76,6 +77,10 @@ impl ShownReading {
                 Some(body) => Some(body.time),
                 None => tenures.since(session),
             };
+            let not_started = match queue.owner(session) {
+                Some(Owner::Own(identity)) => index.not_started(&identity.uid),
+                _ => None,
+            };
             let status = HolderStatus {
                 session: session.to_string(),
                 key: reference.key.as_ref().map(ToString::to_string),
@@ -83,6 +88,11 @@ impl ShownReading {
                 never_expires: body.as_ref().is_some_and(|body| body.endless),
                 cools_until: cools_until.and_then(whole_seconds).map(Time),
                 since: since.and_then(whole_seconds).map(Time),
+                not_started: not_started.map(|start| NotStartedStatus {
+                    since: whole_seconds(start.since).map(Time),
+                    reason: start.reason.into(),
+                    message: Some(start.message.into()).filter(|text: &String| !text.is_empty()),
+                }),
             };
             (contender.map(|entry| entry.modify_index), status)
         });

@@ -101,6 +101,7 @@ fn a_semaphores_series_start_at_zero_and_go_when_it_goes() {
         next_start: minute,
         longest_wait_since: Some(Timestamp::UNIX_EPOCH),
         longest_hold_since: minute,
+        longest_start_since: minute,
         ..SemaphoreTimes::default()
     };
     metrics.times(&migrations, times);
@@ -108,6 +109,7 @@ fn a_semaphores_series_start_at_zero_and_go_when_it_goes() {
         ("next_start", 60),
         ("longest_wait_since", 0),
         ("longest_hold_since", 60),
+        ("longest_start_since", 60),
     ];
     let shown =
         shown.map(|(name, seconds)| format!("{PREFIX}_{name}_timestamp_seconds{labels} {seconds}"));

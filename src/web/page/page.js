@@ -255,6 +255,7 @@ function holdersOf(card) {
     if (holder.coolsUntil !== undefined) {
       cell.append(element("small", {}, `done, cools until ${new Date(holder.coolsUntil * 1000).toLocaleTimeString()}`));
     }
+    if (holder.notStarted) cell.append(element("small", { class: "warning" }, `no running pod: ${holder.notStarted}`));
     if (holder.name) cell.append(small(`session ${holder.session}`));
     const row = element("tr", {}, cell, element("td", { class: "time" }, age(holder.since)));
     if (before && !before.has(holder.session)) row.className = "new";

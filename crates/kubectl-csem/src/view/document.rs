@@ -1,7 +1,7 @@
 //! A semaphore for programs, as JSON or YAML.
 
 use consul_semaphore::ContenderName;
-use consul_semaphore_api::{HolderStatus, WaiterStatus};
+use consul_semaphore_api::{HolderStatus, NotStartedStatus, WaiterStatus};
 use jiff::Timestamp;
 use kube::api::DynamicObject;
 use serde::Serialize;
@@ -48,6 +48,8 @@ pub(super) struct HolderEntry {
     cools_until: Option<Timestamp>,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     never_expires: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    not_started: Option<NotStartedStatus>,
 }
 
 /// A contender.
@@ -95,6 +97,7 @@ impl HolderEntry {
             since: holder.since.as_ref().map(|time| time.0),
             cools_until: holder.cools_until.as_ref().map(|time| time.0),
             never_expires: holder.never_expires,
+            not_started: holder.not_started.clone(),
         }
     }
 }

@@ -1,5 +1,6 @@
 //! The parts of the output that `show` and `why` share.
 
+use consul_client::text::one_line;
 use consul_semaphore_api::{
     ConsulSemaphore, HolderStatus,
     conditions::{self, ConditionType, Reason},
@@ -20,6 +21,9 @@ const LABEL_WIDTH: usize = 18;
 
 /// The indent of the lines below a heading.
 pub(super) const INDENT: usize = 2;
+
+/// The length of the remark why a holder has no pod that runs, in characters.
+const LONGEST_REMARK: usize = 160;
 
 /// Returns a line of the summary at the top.
 pub(super) fn labelled(label: &str, mut spans: Vec<Span>) -> Line {
@@ -185,6 +189,7 @@ pub(super) fn holders(
             since,
             cools_until: _,
             never_expires: _,
+            not_started: _,
         } = holder;
         table.row([
             Span::plain((index + 1).to_string()),
@@ -210,6 +215,14 @@ fn remark(holder: &HolderStatus, now: Timestamp) -> String {
         } else {
             "done, has cooled".to_owned()
         });
+    }
+    if let Some(start) = &holder.not_started {
+        let since = age(start.since.as_ref().map(|since| since.0), now);
+        let text = match &start.message {
+            Some(message) => format!("no running pod for {since}: {}: {message}", start.reason),
+            None => format!("no running pod for {since}: {}", start.reason),
+        };
+        remarks.push(one_line(&text, LONGEST_REMARK));
     }
     if holder.never_expires {
         remarks.push("its session never expires".to_owned());

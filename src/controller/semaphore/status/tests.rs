@@ -14,6 +14,7 @@ fn status(key: &str, holders: &[u64], ready: (bool, Reason)) -> KeyStatus {
             holder: ContenderName::default(),
             since: None,
             cools_until: None,
+            not_started: None,
             never_expires: false,
         };
         (Some(*since), status)
