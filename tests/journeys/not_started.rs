@@ -53,7 +53,9 @@ async fn a_job_without_a_pod_is_seen_also_after_a_restart() {
     let bed = Bed::start().await;
     let team = bed.namespace("no-pod").await;
     let db = team.semaphore("db").limit(1).create().await;
-    let job = team.job("a").semaphore("db").parallelism(0).create().await;
+    let without_pods = json!({ "spec": { "parallelism": 0 } });
+    let job = team.job("a").semaphore("db").with(without_pods);
+    let job = job.create().await;
     job.has_event("SlotGranted").await;
     is_not_started(&db, "NoPod").await;
     let operator = bed.operator();
