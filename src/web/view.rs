@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::trend::Trend;
 use consul_client::text::one_line;
-use consul_semaphore::identity::{PROCESS, PROGRAM_KIND};
+use consul_semaphore::identity::{LEASE, PROCESS, PROGRAM_KIND};
 use consul_semaphore_api::{
     ConsulSemaphore, ConsulSemaphoreStatus, HolderStatus, NotStartedStatus, QueueStatus,
     SemaphoreMode,
@@ -208,6 +208,7 @@ impl<'a> Holding<'a> {
             Some(KIND) => ("job", None),
             Some(PROCESS) => ("process", None),
             Some(PROGRAM_KIND) => ("program", None),
+            Some(LEASE) => ("process", Some(LEASE)),
             Some(kind) => ("workload", Some(kind)),
         };
         Self {

@@ -27,6 +27,7 @@ mod links;
 mod made;
 mod migrate;
 mod operations;
+mod pipelines;
 mod plugin;
 mod scope;
 mod security;

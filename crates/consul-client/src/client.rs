@@ -178,10 +178,10 @@ impl Client {
     /// for a program that makes its calls in bursts, and is one of many at an agent: Consul accepts 200 connections from
     /// one address (`limits.http_max_conns_per_client`), and counts idle connections, too.
     #[must_use]
-    pub fn with_brief_connections(&self) -> Self {
+    pub fn with_brief_connections(self) -> Self {
         Self {
             idle: Idle::Brief,
-            ..self.clone()
+            ..self
         }
     }
 

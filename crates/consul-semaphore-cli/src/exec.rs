@@ -36,14 +36,14 @@ use tokio::{
 pub(crate) use self::{
     around::SlotsAround,
     become_command::Become,
-    failure::{EXIT_MACHINE, ExecFailure, UNKNOWN_TOKEN},
+    failure::{EXIT_MACHINE, EXIT_SLOT_LOST, ExecFailure, UNKNOWN_TOKEN},
     guard::guard,
     limit::limit_in_consul,
+    signals::Signals,
 };
 use self::{
-    failure::{EXIT_SLOT_LOST, advice_on},
+    failure::advice_on,
     process::{CommandLaunch, CommandProcess, Prepared},
-    signals::Signals,
 };
 use crate::stderr::Stderr;
 
@@ -136,18 +136,11 @@ fn hold(settings: &ExecSettings, consul: Client, stderr: &Stderr, near: Arc<Noti
         if notice == Notice::Near {
             near.notify_one();
         }
-        let progress = matches!(
-            notice,
-            Notice::Waiting(_)
-                | Notice::Granted { .. }
-                | Notice::Resting(_)
-                | Notice::LimitChanged { .. }
-        );
         let warning = match &notice {
             Notice::Waiting(missing) => around.warning(&missing.of.prefix),
             _ => None,
         };
-        if !(quiet && progress) {
+        if !(quiet && notice.is_progress()) {
             words
                 .of_notice(notice)
                 .iter()
@@ -162,15 +155,18 @@ fn hold(settings: &ExecSettings, consul: Client, stderr: &Stderr, near: Arc<Noti
 
 /// The words of a report, which name a slot's prefix only if there are several slots.
 #[derive(Clone, Copy)]
-struct ReportWording {
+pub(crate) struct ReportWording {
     several: bool,
 }
 
 impl ReportWording {
     fn of(settings: &ExecSettings) -> Self {
-        Self {
-            several: settings.slots.request.slots() > 1,
-        }
+        Self::new(settings.slots.request.slots())
+    }
+
+    /// Returns the words for so many slots.
+    pub(crate) fn new(slots: u32) -> Self {
+        Self { several: slots > 1 }
     }
 
     /// Returns the words for a slot at this prefix.
@@ -182,7 +178,8 @@ impl ReportWording {
         }
     }
 
-    fn of_notice(self, notice: Notice) -> Vec<String> {
+    /// Returns the lines that report what happens.
+    pub(crate) fn of_notice(self, notice: Notice) -> Vec<String> {
         let line = match notice {
             Notice::Near => return Vec::new(),
             Notice::Waiting(missing) => {
@@ -315,13 +312,13 @@ async fn wait(
     });
     match waited.await {
         Ok(granted) => Ok((granted?, prepared)),
-        Err(_) => Err(out_of_patience(settings, holder)),
+        Err(_) => Err(out_of_patience(settings.patience, holder)),
     }
 }
 
 /// Returns the error for slots that were not granted within the time to wait.
-fn out_of_patience(settings: &ExecSettings, holder: &Holder) -> ExecFailure {
-    match (holder.why_waiting(), settings.patience) {
+pub(crate) fn out_of_patience(patience: Option<Duration>, holder: &Holder) -> ExecFailure {
+    match (holder.why_waiting(), patience) {
         (AcquireError::Taken(missing), Some(patience)) => {
             ExecFailure::OutOfPatience { missing, patience }
         }
@@ -359,7 +356,12 @@ async fn attend(
 }
 
 /// Gives back the slots, after their cooldown if the process has run; reports what can't be given back.
-async fn leave(words: ReportWording, holder: &mut Holder, signals: &mut Signals, stderr: &Stderr) {
+pub(crate) async fn leave(
+    words: ReportWording,
+    holder: &mut Holder,
+    signals: &mut Signals,
+    stderr: &Stderr,
+) {
     holder.finished();
     // Signals that came with the end of the command were meant for it.
     signals.forget();

@@ -5,6 +5,7 @@
 //! | `cli` | the command line |
 //! | `exec` | a command in a slot |
 //! | `held` | whether a slot is still held |
+//! | `lease` | slots that are held without a process, for the steps of a pipeline |
 //! | `inspect` | who holds slots and who waits, and slots that are taken from their holders |
 //! | `stderr` | stderr, for a program that must not wait for its reader |
 //!
@@ -14,6 +15,7 @@ mod cli;
 mod exec;
 mod held;
 mod inspect;
+mod lease;
 mod stderr;
 
 use std::{
@@ -59,6 +61,13 @@ fn main() -> ExitCode {
     }
     match command {
         Command::Exec(flags) => exec(*flags),
+        Command::Acquire(flags) => acquire(*flags),
+        Command::Renew(flags) => {
+            let slots = flags.slots.sequencers();
+            ask(&flags.common, async |client| {
+                lease::renew(client, slots).await
+            })
+        }
         Command::Held(flags) => held(*flags),
         Command::List(flags) => ask(&flags.common, async |client| {
             inspect::list(client, flags.below.as_ref(), flags.output.format()).await
@@ -91,17 +100,44 @@ fn exec(flags: cli::ExecFlags) -> ExitCode {
 /// Runs a command as the flags say, and returns the exit code.
 async fn exec_as(mut flags: cli::ExecFlags, stderr: &Stderr) -> u8 {
     let (consul, begun) = (flags.common.consul(), Moment::now());
-    if let Err(failure) = flags.take_limit(&consul, stderr).await {
+    if let Err(failure) = flags.slots.take_limit(&consul, stderr).await {
         stderr.say(&failure.to_string());
         return failure.code();
     }
     let mut settings = flags.settings(&consul).unwrap_or_else(|error| error.exit());
-    // Whole seconds, as they are given and reported.
-    let asked = Duration::from_secs(Moment::now().since(begun).as_secs());
-    settings.patience = settings
-        .patience
-        .map(|patience| patience.saturating_sub(asked));
+    settings.patience = left(settings.patience, begun);
     exec::exec(settings, consul, stderr).await
+}
+
+/// Returns what is left of a time to wait that began at this moment, in whole seconds, as it is given and reported.
+fn left(patience: Option<Duration>, begun: Moment) -> Option<Duration> {
+    let waited = Duration::from_secs(Moment::now().since(begun).as_secs());
+    patience.map(|patience| patience.saturating_sub(waited))
+}
+
+/// Takes slots and leaves them held.
+fn acquire(flags: cli::AcquireFlags) -> ExitCode {
+    match set_up_beside_stderr(&flags.common.log_filter) {
+        Ok((runtime, stderr)) => {
+            let code = runtime.block_on(acquire_as(flags, &stderr));
+            runtime.shutdown_background();
+            stderr.flush_within(STDERR_FLUSH_TIMEOUT);
+            code.into()
+        }
+        Err(error) => end(&error, exec::EXIT_MACHINE),
+    }
+}
+
+/// Takes slots as the flags say, and returns the exit code.
+async fn acquire_as(mut flags: cli::AcquireFlags, stderr: &Stderr) -> u8 {
+    let (consul, begun) = (flags.common.consul(), Moment::now());
+    if let Err(failure) = flags.slots.take_limit(&consul, stderr).await {
+        stderr.say(&failure.to_string());
+        return failure.code();
+    }
+    let mut settings = flags.settings(&consul).unwrap_or_else(|error| error.exit());
+    settings.patience = left(settings.patience, begun);
+    lease::acquire(settings, consul, stderr).await
 }
 
 /// Reports whether a slot is still held.
@@ -111,7 +147,7 @@ fn held(flags: cli::HeldFlags) -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => return end(&error, EXIT_UNKNOWN),
     };
-    let asked = runtime.block_on(held::held(consul, &flags.sequencers()));
+    let asked = runtime.block_on(held::held(consul, &flags.slots.sequencers()));
     runtime.shutdown_background();
     match asked {
         Ok(SlotVerdict::Held) => end("held", 0),
@@ -143,8 +179,21 @@ fn ask(
     }
 }
 
-/// Takes a slot from its holder.
+/// Gives back the slots that the environment names, or takes a slot from its holder.
 fn release(flags: &cli::ReleaseFlags) -> ExitCode {
+    let Some((prefix, session)) = flags.prefix.as_ref().zip(flags.session.as_deref()) else {
+        let slots = cli::slots_in_environment();
+        if slots.is_empty() {
+            let problem = "give the prefix and the session of a holder, or set the variables CONSUL_SEMAPHORE_LOCK_KEY, \
+                           CONSUL_SEMAPHORE_SESSION and CONSUL_SEMAPHORE_LOCK_INDEX that `acquire` has printed";
+            Cli::command()
+                .error(ErrorKind::MissingRequiredArgument, problem)
+                .exit();
+        }
+        return ask(&flags.common, async |client| {
+            lease::release(client, slots).await
+        });
+    };
     if !flags.yes && !io::stdin().is_terminal() {
         let problem =
             "there is no terminal to ask on: give --yes to release the slot without a question";
@@ -153,8 +202,7 @@ fn release(flags: &cli::ReleaseFlags) -> ExitCode {
             .exit();
     }
     ask(&flags.common, async |client| {
-        let session = flags.session.as_str().into();
-        inspect::release(client, &flags.prefix, &session, flags.yes).await
+        inspect::release(client, prefix, &session.into(), flags.yes).await
     })
 }
 

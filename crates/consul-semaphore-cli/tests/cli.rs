@@ -7,7 +7,12 @@ const PROGRAM: Program = Program::at(env!("CARGO_BIN_EXE_consul-semaphore"));
 #[test]
 fn without_a_command_it_shows_its_commands() {
     let said = PROGRAM.refusal(&[], &[]);
-    assert_says(&said, &["exec", "held", "list", "show", "watch", "release"]);
+    assert_says(
+        &said,
+        &[
+            "exec", "acquire", "renew", "held", "list", "show", "watch", "release",
+        ],
+    );
     assert!(!said.contains("become"), "{said}");
 }
 
@@ -102,6 +107,35 @@ fn what_a_command_in_a_slot_needs_is_asked_for() {
         assert_says(&said, &["--node", "exec-team-a"]);
         assert!(!said.contains("s3cr3t"), "{said}");
     }
+    let acquire = |flags: &[&'static str]| {
+        let needed = ["acquire", "--prefix=a/b", "--limit=1"];
+        PROGRAM.refusal(&[&needed[..], flags].concat(), &[])
+    };
+    for (flags, said) in [
+        (vec![], "--for <DURATION>"),
+        (vec!["--for=25h"], "from 10s to 86400s"),
+        (vec!["--for=9s"], "from 10s to 86400s"),
+        (vec!["--for=1h", "--purpose=a/b"], "1 to 63 letters"),
+        (
+            vec!["--for=1h", "--output=xml"],
+            "possible values: env, shell, json",
+        ),
+        (
+            vec!["--for=1h", "--mode=rate", "--period=1m"],
+            "can't be given back",
+        ),
+    ] {
+        assert_says(&acquire(&flags), &[said]);
+    }
+    assert_says(
+        &PROGRAM.refusal(&["renew"], &[]),
+        &["--lock-key", "--session"],
+    );
+    assert_says(
+        &PROGRAM.refusal(&["release"], &[]),
+        &["the prefix and the session", "`acquire` has printed"],
+    );
+    assert_says(&PROGRAM.refusal(&["release", "a/b"], &[]), &["<SESSION>"]);
     let ttl = ("CONSUL_SEMAPHORE_TTL", "1s");
     assert_says(
         &PROGRAM.refusal(&exec(&[]), &[ttl]),

@@ -84,7 +84,7 @@ pub use self::{
     request::{InvalidRequest, Request, SlotsOf},
 };
 use crate::{
-    OnSlotLost, Phase, Prefix, Workload,
+    Granted, GrantedSlot, OnSlotLost, Phase, Prefix, SessionState, Uid, Workload,
     engine::{
         Action, Answer, Call, CallId, Duty, Effect, Engine, IDLE, Outcome, Queue, Write, Written,
     },
@@ -93,7 +93,7 @@ use crate::{
     lock_key_of,
     plan::{self, Start, Suspended, Transaction},
 };
-use consul_client::{self as consul, Client, SessionId, clock::Moment};
+use consul_client::{self as consul, Client, Session, SessionId, clock::Moment};
 
 /// The time that a release may take, beside the cooldown of the slot. Anything left after that expires with the
 /// session. The model's programs and their Consul share one thread, which may have to wait for longer than that beside
@@ -141,6 +141,16 @@ pub enum Notice {
     /// A slot at this prefix is lost and no other one is free, and the work continues because of
     /// [`HolderSettings::on_slot_lost`].
     Unheld(Prefix),
+}
+
+impl Notice {
+    /// Whether the notice only says how the wait goes on, and nothing goes wrong.
+    pub fn is_progress(&self) -> bool {
+        matches!(
+            self,
+            Self::Waiting(_) | Self::Granted { .. } | Self::Resting(_) | Self::LimitChanged { .. }
+        )
+    }
 }
 
 /// The reason why the work must end.
@@ -271,6 +281,34 @@ impl Holder {
             returned: Returned::default(),
             settings,
         }
+    }
+
+    /// Takes over slots that an earlier holder was granted and left held, and that work runs in: all that it was granted
+    /// together, in the order in which it asked for them, each with the key that its session has locked. `uid` and the settings must be the earlier holder's, as the
+    /// names of these sessions have them. Call [`Self::hold`] or [`Self::finished`] next.
+    pub fn take_over(&mut self, uid: &Uid, slots: Vec<(String, Session)>) {
+        let (keys, inherited): (Vec<_>, Vec<_>) = slots.into_iter().unzip();
+        for session in &inherited {
+            let renewal = self.calls.renew(session.id.clone(), SessionState::Unknown);
+            self.program.sessions.insert(session.id.clone(), renewal);
+        }
+        let slots = keys
+            .iter()
+            .zip(&inherited)
+            .map(|(key, session)| GrantedSlot {
+                lock_key: lock_key_of(key).into(),
+                session: session.id.clone(),
+            });
+        let granted = Granted {
+            slots: slots.collect(),
+        };
+        self.program.inherited = inherited;
+        self.change(|workload| {
+            workload.uid = uid.clone();
+            workload.phase = Phase::Running;
+            workload.reported = granted.latest(&[]);
+            workload.granted = Some(granted);
+        });
     }
 
     /// Waits for all slots that the settings ask for. Call [`Self::started`] when the work has begun.
@@ -738,8 +776,8 @@ impl Holder {
                 None => return,
             },
             Call::Prove(_) => self.program.proof(),
-            // This program owns no other sessions than those that it made itself.
-            Call::Resolve { .. } => Answer::Resolved(Ok(Vec::new())),
+            // This program owns no other sessions than those that it made itself, or that it has taken over.
+            Call::Resolve { .. } => Answer::Resolved(Ok(self.program.inherited.clone())),
             Call::Describe(_) => Answer::Described(Ok(None)),
             Call::AskAccess => Answer::Access(Some(true)),
         };

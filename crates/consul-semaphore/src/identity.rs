@@ -17,6 +17,9 @@ pub const PROCESS: &str = "Process";
 /// The kind of a program that holds slots itself, with [`crate::Semaphore`] or with another Consul client.
 pub const PROGRAM_KIND: &str = "Program";
 
+/// The kind of a holder whose slot was taken for a fixed time, without a process that renews it.
+pub const LEASE: &str = "Lease";
+
 /// The prefix of the name of every session of this program.
 const PROGRAM: &str = "consul-semaphore-operator";
 
@@ -192,8 +195,8 @@ const LONGEST_HOLDER: usize = 256;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ContenderName {
-    /// The kind of the workload, such as Job; Process for a command of exec, Program for another program. The kind is
-    /// left out if only the session is known.
+    /// The kind of the workload, such as Job; Process for a command of exec, Lease for a slot of acquire, Program for
+    /// another program. The kind is left out if only the session is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schemars(with = "String"))]
     pub kind: Option<String>,
@@ -269,7 +272,7 @@ impl fmt::Display for ContenderName {
         let text = match KindName::from(kind.as_str()).unusual() {
             Some(PROCESS) => format!("{place} {name}"),
             Some(PROGRAM_KIND) if namespace.is_empty() && name.is_empty() => format!("on {place}"),
-            Some(PROGRAM_KIND) if namespace.is_empty() => format!("{name} on {place}"),
+            Some(PROGRAM_KIND | LEASE) if namespace.is_empty() => format!("{name} on {place}"),
             Some(kind) => format!("{place} {kind}:{namespace}/{name}"),
             None => format!("{place} {namespace}/{name}"),
         };
@@ -285,8 +288,8 @@ pub struct ContenderBody {
     pub cluster: String,
     /// The cluster's id.
     pub cluster_id: String,
-    /// The workload's kind, such as `Job`; `Process` for a command of `exec`, `Program` for a program with this
-    /// library. For `Process` and `Program` the cluster is the host, and there is neither a namespace nor a
+    /// The workload's kind, such as `Job`; `Process` for a command of `exec`, `Lease` for a slot of `acquire`, `Program`
+    /// for a program with this library. For these three the cluster is the host, and there is neither a namespace nor a
     /// `ConsulSemaphore`.
     pub kind: String,
     /// The workload's namespace.
@@ -442,7 +445,8 @@ impl ContenderBody {
             ..ContenderName::default()
         };
         let place = part(&self.cluster, LONGEST_HOLDER);
-        let is_program = self.kind == PROGRAM_KIND && self.namespace == NONE;
+        let is_program =
+            [PROGRAM_KIND, LEASE].contains(&self.kind.as_str()) && self.namespace == NONE;
         if self.kind == PROCESS || is_program {
             return ContenderName {
                 host: place,

@@ -20,7 +20,8 @@ Exit code: 0, or
    71  the system refuses: stdout can't be written to
    77  Consul refuses: the token is unknown or lacks a right
    78  nobody uses the prefix, there is too much below it, or the settings for
-       Consul are wrong";
+       Consul are wrong
+   79  release of the slots of acquire: they were lost before";
 
 /// What all commands that call Consul need.
 #[derive(Args, Debug)]
@@ -107,13 +108,14 @@ pub(crate) struct ShowFlags {
 
 #[derive(Args, Debug)]
 pub(crate) struct ReleaseFlags {
-    /// Where the semaphore lives in Consul; with a key, <prefix>/<key>
-    #[arg(value_name = "PREFIX")]
-    pub(crate) prefix: Prefix,
+    /// Where the semaphore lives in Consul; with a key, <prefix>/<key> [default: the slots of `acquire` that the
+    /// environment names]
+    #[arg(value_name = "PREFIX", requires = "session")]
+    pub(crate) prefix: Option<Prefix>,
 
     /// The holder's session, as `show` names it
     #[arg(value_name = "SESSION", value_parser = session)]
-    pub(crate) session: String,
+    pub(crate) session: Option<String>,
 
     /// Do not ask
     #[arg(long, short)]

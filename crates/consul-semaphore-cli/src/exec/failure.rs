@@ -13,7 +13,7 @@ use rustix::process::Signal;
 use crate::held::NotTold;
 
 /// The exit code for a lost slot.
-pub(super) const EXIT_SLOT_LOST: u8 = 79;
+pub(crate) const EXIT_SLOT_LOST: u8 = 79;
 
 /// The exit code for a problem of this machine.
 pub(crate) const EXIT_MACHINE: u8 = 71;

@@ -22,12 +22,12 @@ const PASSED_ON: [Signal; 6] = [
 const QUEUED_SIGNALS: usize = 16;
 
 /// Queue of the received signals.
-pub(super) struct Signals(mpsc::Receiver<Signal>);
+pub(crate) struct Signals(mpsc::Receiver<Signal>);
 
 impl Signals {
     /// Starts to receive signals. Signals that this program was started to ignore, as nohup does, stay ignored.
     /// SIGTSTP does not stop this process, because it must renew the session.
-    pub(super) fn listen() -> io::Result<Self> {
+    pub(crate) fn listen() -> io::Result<Self> {
         let (sender, receiver) = mpsc::channel(QUEUED_SIGNALS);
         for heard in heeded().chain([Signal::TSTP]) {
             let mut stream = stream(heard)?;
@@ -59,7 +59,7 @@ impl Signals {
 
     /// Returns the next signal that asks this program to end. Other signals are skipped, because there is no command
     /// to pass them on to.
-    pub(super) async fn asks_to_end(&mut self) -> Signal {
+    pub(crate) async fn asks_to_end(&mut self) -> Signal {
         loop {
             let signal = self.next().await;
             if ends(signal) {

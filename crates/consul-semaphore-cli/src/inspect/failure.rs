@@ -5,7 +5,7 @@ use std::io;
 use consul_client::{self as consul, text::one_line};
 use consul_semaphore::Prefix;
 
-use crate::exec::{EXIT_MACHINE, UNKNOWN_TOKEN};
+use crate::exec::{EXIT_MACHINE, EXIT_SLOT_LOST, UNKNOWN_TOKEN};
 
 /// Largest part of a message from Consul that is repeated, in characters.
 const LONGEST_SHOWN_MESSAGE: usize = 600;
@@ -27,6 +27,9 @@ pub(crate) enum InspectFailure {
     /// The slot was not released, for this reason.
     #[error("not released: {0}")]
     NotReleased(String),
+    /// The slot was lost before, for this reason.
+    #[error("the slot was lost, and others may have had it meanwhile: {0}")]
+    Lost(String),
     /// The answer can't be written.
     #[error("can't write to stdout: {0}")]
     Output(io::Error),
@@ -45,6 +48,7 @@ impl InspectFailure {
             }
             Self::Consul(_) => 77,
             Self::NotReleased(_) => 1,
+            Self::Lost(_) => EXIT_SLOT_LOST,
             Self::Output(_) | Self::System(_) => EXIT_MACHINE,
         }
     }

@@ -198,6 +198,9 @@ fn fate(kind: &str) -> &'static str {
             "`exec` ends the command and exits with 79; with --on-slot-lost continue the command continues, in another \
              slot if one is free."
         }
+        "Lease" => {
+            "no process attends to it: the steps that run in it learn of this from `held`, `renew` and `release`."
+        }
         "Program" | "Unknown" => {
             "that program decides what it does without its session: `consul lock` ends its command, scripts may continue."
         }

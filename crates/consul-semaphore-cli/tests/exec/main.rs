@@ -13,6 +13,7 @@ mod ending;
 mod environment;
 mod held;
 mod inspect;
+mod lease;
 mod limit;
 mod loss;
 mod many;

@@ -20,7 +20,7 @@ use crate::{
     turns::WINDOW,
 };
 use consul_client::{
-    SessionId,
+    Session, SessionId,
     clock::{self, Moment},
 };
 
@@ -60,6 +60,8 @@ pub struct HolderSettings {
 pub enum HolderKind {
     /// A command that runs in the slots, as by `consul-semaphore exec`.
     Command,
+    /// Work that no process attends to: the slots are held for a fixed time, as by `consul-semaphore acquire`.
+    Lease,
     /// The program itself.
     Program,
 }
@@ -68,6 +70,7 @@ impl HolderKind {
     fn name(self) -> KindName {
         match self {
             Self::Command => KindName::default(),
+            Self::Lease => identity::LEASE.into(),
             Self::Program => identity::PROGRAM_KIND.into(),
         }
     }
@@ -154,6 +157,8 @@ pub(super) struct Program {
     pub(super) workload: Arc<Workload>,
     /// The sessions of the program: one for each slot, and two while a lost slot is replaced.
     pub(super) sessions: BTreeMap<SessionId, Renewal>,
+    /// The sessions of an earlier holder, whose slots this program has taken over.
+    pub(super) inherited: Vec<Session>,
 }
 
 impl Drop for Program {
@@ -193,6 +198,7 @@ impl Program {
         Self {
             workload: Arc::new(workload),
             sessions: BTreeMap::new(),
+            inherited: Vec::new(),
         }
     }
 

@@ -1,0 +1,94 @@
+//! The flags that name slots which are held.
+#![allow(
+    clippy::doc_markdown,
+    reason = "these comments are the help, which is shown as it stands"
+)]
+
+use clap::Args;
+use consul_semaphore::MOST_SLOTS;
+
+use super::CommonFlags;
+use crate::held::SequencerToCheck;
+
+/// The meaning of `held`'s exit code.
+pub(super) const HELD_HELP: &str = "Exit code: 0 the slot is held, 1 it is not, 2 that can't be told. Of several slots: 0 all are, 1 one is not.";
+
+/// The slots to ask about.
+#[derive(Args, Debug)]
+pub(crate) struct SequencerFlags {
+    /// The key that the holder's session has locked
+    #[arg(long, env = "CONSUL_SEMAPHORE_LOCK_KEY", value_name = "KEY")]
+    lock_key: String,
+
+    /// The session that was granted the slot
+    #[arg(long, env = "CONSUL_SEMAPHORE_SESSION", value_name = "ID")]
+    session: String,
+
+    /// The key's LockIndex at the grant
+    #[arg(long, env = "CONSUL_SEMAPHORE_LOCK_INDEX", value_name = "NUMBER")]
+    lock_index: u64,
+
+    /// All slots that were granted together, as JSON. If the slot above is the first of them, all are checked
+    #[arg(long, env = "CONSUL_SEMAPHORE_SLOTS", value_name = "JSON", value_parser = slots)]
+    slots: Option<SlotList>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct HeldFlags {
+    #[command(flatten)]
+    pub(crate) slots: SequencerFlags,
+
+    #[command(flatten)]
+    pub(crate) common: CommonFlags,
+}
+
+/// Slots that were granted together.
+#[derive(Clone, Debug)]
+struct SlotList(Vec<SequencerToCheck>);
+
+fn slots(text: &str) -> Result<SlotList, String> {
+    let slots = consul_semaphore::Sequencer::read_list(text)
+        .map_err(|error| format!("it is no list of slots: {error}"))?;
+    if slots.len() > usize::try_from(MOST_SLOTS).unwrap_or(usize::MAX) {
+        return Err(format!("it lists more than {MOST_SLOTS} slots"));
+    }
+    Ok(SlotList(
+        slots.into_iter().map(SequencerToCheck::from).collect(),
+    ))
+}
+
+impl SequencerFlags {
+    /// Returns the sequencers of the slots.
+    pub(crate) fn sequencers(self) -> Vec<SequencerToCheck> {
+        let named = SequencerToCheck {
+            lock_key: self.lock_key,
+            session: self.session.into(),
+            lock_index: self.lock_index,
+        };
+        granted_together(named, self.slots)
+    }
+}
+
+/// Returns all slots that were granted together with this one, of which the list may be another one's.
+fn granted_together(named: SequencerToCheck, slots: Option<SlotList>) -> Vec<SequencerToCheck> {
+    match slots {
+        Some(SlotList(all)) if all.first() == Some(&named) => all,
+        // Another slot was named, or there is only one.
+        _ => vec![named],
+    }
+}
+
+/// Returns the slots that the environment names; none if it does not name them as `exec` and `acquire` do.
+pub(crate) fn slots_in_environment() -> Vec<SequencerToCheck> {
+    let variable = |name: &str| std::env::var(name).ok();
+    let named = || {
+        let named = SequencerToCheck {
+            lock_key: variable("CONSUL_SEMAPHORE_LOCK_KEY")?,
+            session: variable("CONSUL_SEMAPHORE_SESSION")?.into(),
+            lock_index: variable("CONSUL_SEMAPHORE_LOCK_INDEX")?.parse().ok()?,
+        };
+        let all = variable("CONSUL_SEMAPHORE_SLOTS").and_then(|text| slots(&text).ok());
+        Some(granted_together(named, all))
+    };
+    named().unwrap_or_default()
+}

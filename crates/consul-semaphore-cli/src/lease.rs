@@ -1,0 +1,324 @@
+//! Slots for work whose steps are processes of their own, as in a pipeline: `acquire` takes them for a fixed time,
+//! `renew` begins that time again, and `release` gives them back.
+//!
+//! No process renews the sessions of these slots: they end by their TTL, if no step does it before.
+
+use std::{collections::BTreeMap, num::NonZeroU32, time::Duration};
+
+use command_line::terminal::try_write;
+use consul_client::{self as consul, Client, Session};
+use consul_semaphore::{
+    Identity, Lock, Mode, OnSlotLost, Prefix, Restrictions, Sequencer,
+    holder::{AcquireError, Holder, HolderKind, HolderSettings, Request, SessionSettings, SlotsOf},
+    identity::LEASE,
+    plan::Start,
+};
+use tokio::time::timeout;
+
+use crate::{
+    exec::{ExecFailure, ReportWording, Signals, leave, out_of_patience},
+    held::{self, NotTold, SequencerToCheck, SlotVerdict},
+    inspect::InspectFailure,
+    stderr::Stderr,
+};
+
+/// The slots to take, and how they are reported.
+#[derive(Debug)]
+pub(crate) struct AcquireSettings {
+    pub(crate) slots: HolderSettings,
+    /// Longest time to wait for the slots; `None` for no limit.
+    pub(crate) patience: Option<Duration>,
+    /// Whether only what goes wrong is reported.
+    pub(crate) quiet: bool,
+    pub(crate) format: SlotFormat,
+}
+
+/// How slots are printed for the steps that come next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SlotFormat {
+    /// `NAME=value` lines, as files of environment variables have them.
+    Env,
+    /// `export` commands for a POSIX shell.
+    Shell,
+    /// One JSON object.
+    Json,
+}
+
+/// Takes slots, prints them, and leaves them held. Returns the exit code; messages go to `stderr`.
+pub(crate) async fn acquire(
+    settings: AcquireSettings,
+    consul: consul::Config,
+    stderr: &Stderr,
+) -> u8 {
+    let failed = |failure: ExecFailure| {
+        stderr.say(&failure.to_string());
+        failure.code()
+    };
+    if let Some(exposure) = consul.exposures().first().filter(|_| !settings.quiet) {
+        stderr.say(&format!("warning: {exposure}"));
+    }
+    let signals = Signals::listen().map_err(ExecFailure::System);
+    let (mut signals, client) =
+        match signals.and_then(|signals| Ok((signals, Client::new(consul)?))) {
+            Ok(both) => both,
+            Err(failure) => return failed(failure),
+        };
+    let words = ReportWording::new(settings.slots.request.slots());
+    let (quiet, said) = (settings.quiet, stderr.clone());
+    let mut holder = Holder::new(settings.slots.clone(), client.clone(), move |notice| {
+        if !(quiet && notice.is_progress()) {
+            words
+                .of_notice(notice)
+                .iter()
+                .for_each(|line| said.say(line));
+        }
+    });
+    let taken = take(&settings, &client, &mut holder, &mut signals).await;
+    let code = match taken {
+        // The sessions live on without the holder.
+        Ok(()) => 0,
+        Err(failure) => {
+            let code = failed(failure);
+            leave(words, &mut holder, &mut signals, stderr).await;
+            code
+        }
+    };
+    drop(holder);
+    client.log_out().await;
+    code
+}
+
+/// Takes the slots and prints them.
+async fn take(
+    settings: &AcquireSettings,
+    client: &Client,
+    holder: &mut Holder,
+    signals: &mut Signals,
+) -> Result<(), ExecFailure> {
+    let patience = settings.patience.unwrap_or(Duration::MAX);
+    let granted = tokio::select! {
+        biased;
+        signal = signals.asks_to_end() => return Err(ExecFailure::Interrupted(signal)),
+        granted = timeout(patience, holder.acquire()) => granted,
+    };
+    let Ok(granted) = granted else {
+        return Err(out_of_patience(settings.patience, holder));
+    };
+    let granted = granted?;
+    holder.started(&granted);
+    // The sessions were last renewed some time ago, and the time for which the slots are held begins now.
+    for session in granted.sessions() {
+        client.renew_session(session).await.map_err(unanswered)?;
+    }
+    let text = settings.format.text(&granted);
+    try_write(&text).map(drop).map_err(ExecFailure::System)
+}
+
+fn unanswered(error: consul::Error) -> ExecFailure {
+    if error.may_pass() {
+        AcquireError::Unreachable(error).into()
+    } else {
+        AcquireError::Refused(error).into()
+    }
+}
+
+impl SlotFormat {
+    /// Returns the text that names these slots to the steps that come next.
+    fn text(self, granted: &Start) -> String {
+        let first = Sequencer::from(&granted.slot);
+        let several = !granted.others.is_empty();
+        let all = several.then(|| Sequencer::list(granted));
+        let variables = [
+            ("SESSION", Some(first.session.to_string())),
+            ("LOCK_KEY", Some(first.lock_key.clone())),
+            ("LOCK_INDEX", Some(first.lock_index.to_string())),
+            ("FENCING_TOKEN", Some(first.fencing_token.to_string())),
+            ("SLOTS", all),
+        ];
+        let variables = variables
+            .into_iter()
+            .filter_map(|(name, value)| Some((format!("CONSUL_SEMAPHORE_{name}"), value?)));
+        let lines: Vec<String> = match self {
+            Self::Env => variables
+                .map(|(name, value)| format!("{name}={value}\n"))
+                .collect(),
+            // A key of Consul may have any character in it, also a quote.
+            Self::Shell => variables
+                .map(|(name, value)| {
+                    let quoted = value.replace('\'', r"'\''");
+                    format!("export {name}='{quoted}'\n")
+                })
+                .collect(),
+            Self::Json => {
+                let slots: Vec<_> = granted.slots().map(Sequencer::from).collect();
+                vec![format!("{}\n", serde_json::json!({ "slots": slots }))]
+            }
+        };
+        lines.concat()
+    }
+}
+
+/// Slots that `acquire` took, as Consul has them.
+struct Leased {
+    /// The slots, in the order in which they were asked for, each with its session.
+    slots: Vec<(SequencerToCheck, Session)>,
+    /// The holder, as the name of the first session has it.
+    holder: Identity,
+}
+
+impl Leased {
+    /// Asks Consul for these slots.
+    ///
+    /// # Errors
+    /// One of the slots is not held any more, is not one that `acquire` took, or Consul does not say.
+    async fn read(client: &Client, slots: Vec<SequencerToCheck>) -> Result<Self, InspectFailure> {
+        match held::ask(client, &slots).await {
+            Ok(SlotVerdict::Held) => {}
+            Ok(SlotVerdict::NotHeld(why)) => return Err(InspectFailure::Lost(why)),
+            Err(NotTold::Consul(error)) => return Err(error.into()),
+            Err(error) => return Err(InspectFailure::NotReleased(error.to_string())),
+        }
+        let mut leased = Vec::new();
+        let mut holder = None;
+        for slot in slots {
+            let Some(session) = client.session(&slot.session).await? else {
+                let why = format!("session {} has ended", slot.session);
+                return Err(InspectFailure::Lost(why));
+            };
+            let named = Identity::parse(&session.name).filter(|of| of.holder_kind() == LEASE);
+            let named = named.ok_or_else(|| {
+                InspectFailure::NotReleased(format!(
+                    "`acquire` did not take this slot: whoever holds it gives it back. To take it from its holder, name \
+                     its prefix and session: consul-semaphore release PREFIX {}",
+                    slot.session.shown()
+                ))
+            })?;
+            holder.get_or_insert(named);
+            leased.push((slot, session));
+        }
+        let holder =
+            holder.ok_or_else(|| InspectFailure::NotReleased("no slot is named".to_owned()))?;
+        let slots = leased;
+        Ok(Self { slots, holder })
+    }
+
+    /// Returns the settings of the holder that `acquire` had.
+    async fn settings(&self, client: &Client) -> Result<HolderSettings, InspectFailure> {
+        let mut semaphores: Vec<SlotsOf> = Vec::new();
+        let mut places: BTreeMap<&str, usize> = BTreeMap::new();
+        for (slot, _) in &self.slots {
+            let named = slot.prefix().unwrap_or_default();
+            if let Some(place) = places.get(named) {
+                let slots = &mut semaphores[*place].slots;
+                *slots = slots.saturating_add(1);
+                continue;
+            }
+            places.insert(named, semaphores.len());
+            let prefix: Prefix = named.parse().map_err(|error| {
+                InspectFailure::NotReleased(format!("{}: {error}", slot.lock_key))
+            })?;
+            semaphores.push(semaphore(client, prefix, &slot.lock_key).await?);
+        }
+        let sessions = || self.slots.iter().map(|(_, session)| session);
+        let request = Request::new(semaphores)
+            .map_err(|error| InspectFailure::NotReleased(error.to_string()))?;
+        Ok(HolderSettings {
+            request,
+            priority: 0,
+            fair: true,
+            wait: true,
+            must_exist: false,
+            kind: HolderKind::Lease,
+            host: self.holder.cluster.to_string(),
+            program: self.holder.workload.to_string(),
+            session: SessionSettings {
+                node: sessions().map(|session| session.node.clone()).next(),
+                ttl: self.life(),
+                lock_delay: sessions()
+                    .map(|session| session.lock_delay)
+                    .max()
+                    .unwrap_or_default(),
+            },
+            cooldown: Duration::ZERO,
+            on_slot_lost: OnSlotLost::Suspend,
+            grace: Duration::ZERO,
+        })
+    }
+
+    /// Returns how long the slots stay held after a renewal.
+    fn life(&self) -> Duration {
+        let sessions = self.slots.iter().map(|(_, session)| session);
+        sessions
+            .filter_map(|session| session.ttl)
+            .min()
+            .unwrap_or_default()
+    }
+}
+
+/// Returns the semaphore at this prefix, in which a slot with this key is held.
+async fn semaphore(
+    client: &Client,
+    prefix: Prefix,
+    lock_key: &str,
+) -> Result<SlotsOf, InspectFailure> {
+    let entry = client.get(&prefix.lock_key()).await?;
+    let mode = if lock_key == prefix.lock_key() {
+        Mode::Mutex
+    } else {
+        Mode::Semaphore
+    };
+    let limit = match Lock::read(mode, entry.as_ref()) {
+        Lock::Semaphore { body, .. } => body.limit(),
+        _ => 1,
+    };
+    Ok(SlotsOf {
+        prefix,
+        mode,
+        period: None,
+        limit,
+        slots: NonZeroU32::MIN,
+        restrictions: Restrictions::default(),
+    })
+}
+
+/// Begins the time anew for which slots of `acquire` stay held.
+///
+/// # Errors
+/// One of the slots is lost, is not one that `acquire` took, or Consul does not answer.
+pub(crate) async fn renew(
+    client: &Client,
+    slots: Vec<SequencerToCheck>,
+) -> Result<(), InspectFailure> {
+    let leased = Leased::read(client, slots).await?;
+    for (slot, _) in &leased.slots {
+        client.renew_session(&slot.session).await?;
+    }
+    // The slots may have been lost before the sessions were renewed.
+    let slots: Vec<_> = leased.slots.iter().map(|(slot, _)| slot.clone()).collect();
+    let life = leased.life();
+    Leased::read(client, slots).await?;
+    let text = format!("held for {}s from now\n", life.as_secs());
+    try_write(&text).map(drop).map_err(InspectFailure::Output)
+}
+
+/// Gives back slots of `acquire`.
+///
+/// # Errors
+/// One of the slots was lost before, is not one that `acquire` took, or Consul does not answer.
+pub(crate) async fn release(
+    client: &Client,
+    slots: Vec<SequencerToCheck>,
+) -> Result<(), InspectFailure> {
+    let leased = Leased::read(client, slots).await?;
+    let settings = leased.settings(client).await?;
+    let mut holder = Holder::new(settings, client.clone(), |_notice| {});
+    let slots = leased.slots.into_iter();
+    let slots = slots.map(|(slot, session)| (slot.lock_key, session));
+    holder.take_over(&leased.holder.uid, slots.collect());
+    holder.finished();
+    holder.release().await.map_err(|failed| failed.why)?;
+    match holder.lost() {
+        Some(lost) => Err(InspectFailure::Lost(lost.to_string())),
+        None => Ok(()),
+    }
+}
