@@ -2,7 +2,7 @@
 
 use consul_client::text::one_line;
 use consul_semaphore_api::{
-    ConsulSemaphore, HolderStatus,
+    ConsulSemaphore, HolderStatus, NotStartedStatus,
     conditions::{self, ConditionType, Reason},
 };
 use jiff::Timestamp;
@@ -22,8 +22,8 @@ const LABEL_WIDTH: usize = 18;
 /// The indent of the lines below a heading.
 pub(super) const INDENT: usize = 2;
 
-/// The length of the remark why a holder has no pod that runs, in characters.
-const LONGEST_REMARK: usize = 160;
+/// The length of what is said of a holder that has no pod that runs, in characters.
+const LONGEST_START: usize = 160;
 
 /// Returns a line of the summary at the top.
 pub(super) fn labelled(label: &str, mut spans: Vec<Span>) -> Line {
@@ -206,6 +206,20 @@ pub(super) fn holders(
     more(text, number_more);
 }
 
+/// Returns why a holder has no pod that runs, for people.
+pub(super) fn words(start: &NotStartedStatus) -> String {
+    let NotStartedStatus {
+        since: _,
+        reason,
+        message,
+    } = start;
+    let text = match message {
+        Some(message) => format!("{reason}: {message}"),
+        None => reason.clone(),
+    };
+    one_line(&text, LONGEST_START)
+}
+
 /// Returns the remarks about a holder.
 fn remark(holder: &HolderStatus, now: Timestamp) -> String {
     let mut remarks = Vec::new();
@@ -218,11 +232,7 @@ fn remark(holder: &HolderStatus, now: Timestamp) -> String {
     }
     if let Some(start) = &holder.not_started {
         let since = age(start.since.as_ref().map(|since| since.0), now);
-        let text = match &start.message {
-            Some(message) => format!("no running pod for {since}: {}: {message}", start.reason),
-            None => format!("no running pod for {since}: {}", start.reason),
-        };
-        remarks.push(one_line(&text, LONGEST_REMARK));
+        remarks.push(format!("no running pod for {since}: {}", words(start)));
     }
     if holder.never_expires {
         remarks.push("its session never expires".to_owned());

@@ -2,7 +2,7 @@
 
 use consul_semaphore::Phase;
 use consul_semaphore_api::{
-    ConsulSemaphore, HolderStatus,
+    ConsulSemaphore, HolderStatus, NotStartedStatus,
     annotations::{SEMAPHORE, WAITS_LABEL},
 };
 use consul_semaphore_workload::{KIND, TrackedWorkload};
@@ -15,7 +15,7 @@ use super::{
     document::{ContenderEntry, HolderEntry},
     elsewhere,
     item::status,
-    parts::{self, INDENT, dim, labelled, note},
+    parts::{self, INDENT, dim, labelled, note, words},
     queue::{Id, QueueView, QueuedJob},
     remedy::{Situation, remedies},
     text::{Line, Span, Text, Tone},
@@ -301,6 +301,9 @@ fn verdict(
         return if workload.workload.lost() {
             let message = "it lost its slot and continues until it gets another one";
             WorkloadVerdict::new(WorkloadState::Running, "RunningWithoutSlot", message)
+        } else if let Some(start) = own_start(facts, workload) {
+            let message = format!("it holds its slot, with no running pod: {}", words(start));
+            WorkloadVerdict::new(WorkloadState::Running, "NotStarted", message)
         } else {
             WorkloadVerdict::new(WorkloadState::Running, "SlotGranted", "it runs in its slot")
         };
@@ -355,6 +358,17 @@ fn verdict(
             "the operator has not queued it yet",
         ),
     }
+}
+
+/// Returns why no pod of the workload runs, if the status of its semaphore says so.
+fn own_start<'a>(facts: &WhyFacts<'a>, workload: &TrackedWorkload) -> Option<&'a NotStartedStatus> {
+    let Named::Semaphore(semaphore, _) = facts.named else {
+        return None;
+    };
+    let sessions = &workload.workload.reported;
+    let mut holders = semaphore.status.iter().flat_map(|status| &status.holders);
+    let own = holders.find(|holder| sessions.iter().any(|own| own.as_str() == holder.session))?;
+    own.not_started.as_ref()
 }
 
 /// Returns the verdict on a workload in a queue of Kueue. Kueue may or may not ask the operator for the slot.
@@ -518,6 +532,9 @@ fn headline(answer: &WhyAnswer<'_>) -> String {
         }
         WorkloadState::Running if reason == "SlotGranted" => {
             format!("runs in a slot of ConsulSemaphore {name}{key}")
+        }
+        WorkloadState::Running if reason == "NotStarted" => {
+            format!("holds a slot of ConsulSemaphore {name}{key}")
         }
         WorkloadState::Running => "runs without a slot".to_owned(),
         WorkloadState::Finished => "is done".to_owned(),

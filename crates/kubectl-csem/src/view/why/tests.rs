@@ -517,3 +517,44 @@ fn one_that_asks_for_several_slots_is_told_which_ones() {
     let (answer, _) = asked(&db, &json!({}), &[]);
     assert!(answer["asksFor"].is_null());
 }
+
+#[test]
+fn one_that_holds_its_slot_without_a_running_pod_is_told_what_keeps_its_pod() {
+    let grant = json!({
+        "consul-semaphore.io/granted-to": "uid-a", "consul-semaphore.io/session": "s-1",
+        "consul-semaphore.io/lock-key": "semaphores/batch/db/s-1",
+    });
+    let job = json!({
+        "metadata": {
+            "name": "a", "namespace": "batch", "uid": "uid-a", "resourceVersion": "7",
+            "annotations": { "consul-semaphore.io/semaphore": "db", "consul-semaphore.io/session": "s-1" },
+        },
+        "spec": { "suspend": false, "template": { "metadata": { "annotations": grant } } },
+        "status": { "active": 1 },
+    });
+    let job = serde_json::from_value(job).unwrap();
+    let this = TrackedWorkload::read(&job, consul_client::clock::Moment::default()).unwrap();
+    let why = json!({ "reason": "Unschedulable", "message": "no node fits" });
+    for (holders, reason, words) in [
+        (
+            json!([{ "session": "s-1" }]),
+            "SlotGranted",
+            "it runs in its slot",
+        ),
+        (
+            json!([{ "session": "s-0" }, { "session": "s-1", "notStarted": why }]),
+            "NotStarted",
+            "with no running pod: Unschedulable: no node fits",
+        ),
+        (
+            json!([{ "session": "s-0", "notStarted": why }, { "session": "s-1" }]),
+            "SlotGranted",
+            "it runs in its slot",
+        ),
+    ] {
+        let db = queued(&[], &json!({ "holders": holders }));
+        let (answer, text) = of(Some(&this), Named::Semaphore(&db, &QueueView::default()));
+        is(&answer, "Running", reason);
+        has(&text, &[words]);
+    }
+}
