@@ -159,6 +159,10 @@ pub(crate) struct ExecFlags {
     #[arg(long)]
     foreground: bool,
 
+    /// With a local agent: let only its TTL end the session, and not gossip that considers this machine dead
+    #[arg(long)]
+    no_node_checks: bool,
+
     /// Keep this program's credentials for Consul in the command's environment
     #[arg(long, env = "CONSUL_SEMAPHORE_PASS_CONSUL_CREDENTIALS")]
     pass_consul_credentials: bool,
@@ -227,6 +231,7 @@ impl ExecFlags {
                 OnSlotLostFlag::Continue => consul_semaphore::OnSlotLost::Continue,
             },
             grace: kill_after,
+            node_checks: !self.no_node_checks,
         };
         Ok(exec::ExecSettings {
             slots: self.slots.holder(request, consul, slot_use)?,

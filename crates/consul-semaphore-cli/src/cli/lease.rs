@@ -106,6 +106,8 @@ impl AcquireFlags {
             cooldown: Duration::ZERO,
             on_slot_lost: OnSlotLost::Suspend,
             grace: Duration::ZERO,
+            // The steps may run on other machines than the one that took the slot.
+            node_checks: false,
         };
         Ok(AcquireSettings {
             slots: self.slots.holder(request, consul, slot_use)?,

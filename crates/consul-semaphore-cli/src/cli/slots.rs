@@ -148,10 +148,6 @@ pub(crate) struct SlotFlags {
     /// consul-semaphore-exec]
     #[arg(long, env = "CONSUL_SEMAPHORE_NODE", value_name = "NAME", value_parser = name)]
     node: Option<String>,
-
-    /// With a local agent: let only its TTL end the session, and not gossip that considers this machine dead
-    #[arg(long)]
-    no_node_checks: bool,
 }
 
 /// The limit of a semaphore.
@@ -215,6 +211,8 @@ pub(super) struct SlotUse {
     pub(super) cooldown: Duration,
     pub(super) on_slot_lost: OnSlotLost,
     pub(super) grace: Duration,
+    /// Whether the checks of a local agent may end the sessions, too.
+    pub(super) node_checks: bool,
 }
 
 impl SlotFlags {
@@ -301,7 +299,8 @@ impl SlotFlags {
         consul: &consul::Config,
         slot_use: SlotUse,
     ) -> Result<holder::HolderSettings, clap::Error> {
-        let agent = consul.addresses.iter().all(consul::Address::is_local) && !self.no_node_checks;
+        let is_local = consul.addresses.iter().all(consul::Address::is_local);
+        let agent = is_local && slot_use.node_checks;
         let known = consul.token.is_some() || consul.token_file.is_some() || consul.login.is_some();
         if known && !agent && self.node.is_none() {
             let problem = "--node: a token that may write a node's sessions can end them all, so name the node of those \
@@ -315,6 +314,7 @@ impl SlotFlags {
             cooldown,
             on_slot_lost,
             grace,
+            node_checks: _,
         } = slot_use;
         Ok(holder::HolderSettings {
             request,

@@ -48,6 +48,8 @@ async fn the_steps_of_a_pipeline_share_a_slot() {
         expected.map(|name| format!("CONSUL_SEMAPHORE_{name}"))
     );
     assert_eq!(stage.consul.holders(PREFIX).await.len(), 1);
+    // The slot outlives the machine that took it, whose agent's node would end the session.
+    assert_eq!(stage.sessions().await[0]["Node"], "consul-semaphore-exec");
 
     stage.step("held", &slot).ends_with(0).await;
     stage.step("renew", &slot).ends_with(0).await;
