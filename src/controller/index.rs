@@ -345,13 +345,23 @@ impl Index {
         self.state().remove(uid);
     }
 
-    /// Notes what a pod shows about the start of its workload.
-    pub(super) fn pod_seen(&self, pod: &OwnPod) {
+    /// Notes what a pod shows about the start of its workload; a pod that was `deleted` is none. Pods of an earlier
+    /// grant say nothing.
+    pub(super) fn pod_seen(&self, pod: &OwnPod, deleted: bool) {
         let mut state = self.state();
         let known = state.workloads.get(&pod.workload);
-        let here = known.is_some_and(|tracked| *tracked.namespace == *pod.namespace);
-        let start = pod.not_started.as_ref();
-        if here && state.pod_starts.note(&pod.workload, start, clock::time()) {
+        let is_current = known.is_some_and(|tracked| {
+            let workload = &tracked.workload;
+            *tracked.namespace == *pod.namespace
+                && workload.phase == Phase::Running
+                && workload.granted.is_some()
+                && workload.granted == pod.granted
+        });
+        let start = match &pod.not_started {
+            Some(_) if deleted => Some(NotStarted::without_pod()),
+            start => start.clone(),
+        };
+        if is_current && state.pod_starts.note(&pod.workload, start, clock::time()) {
             state.mark_queues_of(&pod.workload);
         }
     }
@@ -370,7 +380,7 @@ impl Index {
         }
     }
 
-    /// Has the status say which workloads have had no pod that runs for [`SLOW_START`].
+    /// Marks the queues of workloads that have had no pod that runs for [`SLOW_START`], so that the status reports them.
     pub(super) fn mark_slow_starts(&self) {
         let mut state = self.state();
         for workload in state.pod_starts.take_slow(clock::time()) {
@@ -378,11 +388,11 @@ impl Index {
         }
     }
 
-    /// Returns why a workload that holds a slot has no pod that runs, if that is worth a word.
+    /// Returns why a workload that holds a slot has no pod that runs, if something fails or its start is slow.
     pub(super) fn not_started(&self, workload: &Uid) -> Option<NotStarted> {
         let state = self.state();
-        let shown = state.pod_starts.shown(workload, clock::time());
-        shown.cloned()
+        let reported = state.pod_starts.reported(workload, clock::time());
+        reported.cloned()
     }
 
     /// Notes that a pod of a workload has ended, or was deleted. While the workload runs, that proves nothing,

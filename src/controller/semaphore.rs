@@ -610,7 +610,8 @@ impl SemaphoreController {
         let starting = status
             .holders
             .iter()
-            .filter_map(|holder| holder.not_started.as_ref()?.since.as_ref());
+            .filter(|holder| holder.not_started.is_some())
+            .filter_map(|holder| holder.since.as_ref());
         let times = SemaphoreTimes {
             next_start: expected.map(|expected| expected.0).min(),
             window_opens: status.window_opens.as_ref().map(|opens| opens.0),

@@ -347,11 +347,12 @@ async fn watch_pods(
             return;
         };
         let ended = match event {
-            Event::Delete(pod) => pod,
+            Event::Delete(pod) => {
+                pod.iter().for_each(|pod| index.pod_seen(pod, true));
+                pod
+            }
             Event::Apply(pod) | Event::InitApply(pod) => {
-                if let Some(pod) = &pod {
-                    index.pod_seen(pod);
-                }
+                pod.iter().for_each(|pod| index.pod_seen(pod, false));
                 pod.filter(|pod| pod.ended)
             }
             Event::InitDone => {

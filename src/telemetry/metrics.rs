@@ -106,7 +106,7 @@ pub struct SemaphoreTimes {
     pub longest_wait_since: Option<Timestamp>,
     /// Since when the slot that has been held longest is held.
     pub longest_hold_since: Option<Timestamp>,
-    /// Since when the holder that has had no pod for longest has none that runs.
+    /// Time of the oldest grant whose workload has no pod that runs or has run.
     pub longest_start_since: Option<Timestamp>,
 }
 
@@ -269,7 +269,7 @@ impl Metrics {
             ),
             longest_start_since: make.seconds(
                 "longest_start_since_timestamp",
-                "Since when the longest of the starts lasts that have no pod that runs, among the 20 oldest holders, in Unix time; absent while each holder of this cluster has a pod that runs or has run",
+                "Time of the oldest grant, among the 20 oldest holders, whose workload has no pod that runs or has run, in Unix time; absent if there is none",
                 Family::default(),
             ),
             ready: make.plain(

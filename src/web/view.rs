@@ -8,8 +8,7 @@ use super::trend::Trend;
 use consul_client::text::one_line;
 use consul_semaphore::identity::{LEASE, PROCESS, PROGRAM_KIND};
 use consul_semaphore_api::{
-    ConsulSemaphore, ConsulSemaphoreStatus, HolderStatus, NotStartedStatus, QueueStatus,
-    SemaphoreMode,
+    ConsulSemaphore, ConsulSemaphoreStatus, HolderStatus, QueueStatus, SemaphoreMode,
     conditions::{self, ConditionStatus, ConditionType, Reason},
 };
 use consul_semaphore_workload::KIND;
@@ -221,23 +220,11 @@ impl<'a> Holding<'a> {
             since: since.as_ref().map(seconds),
             cools_until: cools_until.as_ref().map(seconds),
             never_expires: *never_expires,
-            not_started: not_started.as_ref().map(reason_of),
+            not_started: not_started
+                .as_ref()
+                .map(|start| one_line(&start.to_string(), LONGEST_TEXT)),
         }
     }
-}
-
-/// Returns why a holder has no pod that runs, for people.
-fn reason_of(start: &NotStartedStatus) -> String {
-    let NotStartedStatus {
-        since: _,
-        reason,
-        message,
-    } = start;
-    let text = match message {
-        Some(message) => format!("{reason}: {message}"),
-        None => reason.clone(),
-    };
-    one_line(&text, LONGEST_TEXT)
 }
 
 impl<'a> Waiting<'a> {

@@ -164,7 +164,6 @@ fn a_status() -> ConsulSemaphoreStatus {
         never_expires: false,
         cools_until: None,
         not_started: Some(NotStartedStatus {
-            since: Some(Time(now)),
             reason: "ImagePullBackOff".to_owned(),
             message: Some("Back-off pulling image".to_owned()),
         }),

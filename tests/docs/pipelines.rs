@@ -95,7 +95,7 @@ async fn jenkins() {
     let lines = file.expect("a Jenkinsfile").text.lines();
     let steps = lines.filter_map(|line| line.trim().strip_prefix("sh '")?.strip_suffix('\''));
     let steps: Vec<_> = steps.collect();
-    assert_eq!(steps.len(), 4);
+    assert_eq!(steps.len(), 5);
     for step in steps {
         runner.shell.run(step).await;
     }

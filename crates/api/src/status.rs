@@ -6,6 +6,8 @@
     reason = "KubeSchema copies the types into a function, where their pub reaches nobody"
 )]
 
+use std::fmt;
+
 use super::schema::plain_descriptions;
 use consul_semaphore::{ContenderName, Interval};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
@@ -152,23 +154,28 @@ pub struct HolderStatus {
     pub never_expires: bool,
 }
 
-/// The reason why no pod of a holder's Job runs yet.
+/// The reason why no pod of a holder's Job runs yet. The Job has had its slot since the holder's `since`.
 #[derive(KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NotStartedStatus {
-    /// Time at which the pod was created, or at which the Job was started if it has no pod.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Time")]
-    pub since: Option<Time>,
-
-    /// The reason in the pod's status, such as `Unschedulable` or `ImagePullBackOff`, or `NoPod` if the
-    /// Job has no pod.
+    /// The reason in the pod's status, such as `Unschedulable` or `ImagePullBackOff`, or `NoPod` if the Job has no pod.
     pub reason: String,
 
     /// Explanation for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String")]
     pub message: Option<String>,
+}
+
+/// Writes the reason and the explanation in one line.
+impl fmt::Display for NotStartedStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { reason, message } = self;
+        match message {
+            Some(message) => write!(f, "{reason}: {message}"),
+            None => f.write_str(reason),
+        }
+    }
 }
 
 /// An interval in which no slot could be granted, because the semaphore was paused, outside its windows or in

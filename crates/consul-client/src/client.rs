@@ -174,7 +174,7 @@ impl Client {
         Self { by, ..self.clone() }
     }
 
-    /// Returns this client in a form that closes a connection once no call has used it for about a second. This form is
+    /// Returns this client in a form that closes a connection once no call has used it for some seconds. This form is
     /// for a program that makes its calls in bursts, and is one of many at an agent: Consul accepts 200 connections from
     /// one address (`limits.http_max_conns_per_client`), and counts idle connections, too.
     #[must_use]
@@ -192,7 +192,7 @@ impl Client {
     #[must_use]
     pub fn without_idle_connections(&self) -> Self {
         Self {
-            idle: Idle::None,
+            idle: Idle::Once,
             ..self.clone()
         }
     }
@@ -357,7 +357,7 @@ impl Client {
 
     /// Waits for a turn among the programs of this machine, if the call opens a connection of its own.
     async fn shared_turn(&self, call: &Call, target: &Target) -> Option<SharedTurn> {
-        if self.idle.after(call) != Idle::None {
+        if self.idle.after(call) != Idle::Once {
             return None;
         }
         Some(SharedTurn::wait(Purpose::of(call.lane), target.base()).await)

@@ -36,19 +36,23 @@ const MOST_IDLE_CONNECTIONS: usize = 32;
 /// How long a connection stays open while no call uses it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Idle {
-    /// For a minute.
+    /// The connection stays open for a minute.
     Long,
-    /// For a second, or two at most.
+    /// The connection stays open for [`BRIEF_IDLE`].
     Brief,
-    /// Not at all. Only a blocking query leaves its connection open to the next one for a second.
-    None,
+    /// The connection serves one call. Only a blocking query leaves it open for the next one, as [`Self::Brief`] does.
+    Once,
 }
+
+/// Time for which a connection that is kept briefly stays open: longer than the pauses between the blocking queries of
+/// a program that waits.
+const BRIEF_IDLE: Duration = Duration::from_secs(3);
 
 impl Idle {
     /// Returns how long the connection stays open after this call.
     pub(super) fn after(self, call: &Call) -> Self {
         match self {
-            Self::None if call.wait.is_some() => Self::Brief,
+            Self::Once if call.wait.is_some() => Self::Brief,
             idle => idle,
         }
     }
@@ -81,7 +85,7 @@ impl Target {
         match idle {
             Idle::Long => long,
             Idle::Brief => brief,
-            Idle::None => once,
+            Idle::Once => once,
         }
     }
 
@@ -273,7 +277,7 @@ impl Endpoints {
             name,
             http: [
                 client(MOST_IDLE_CONNECTIONS, Duration::from_mins(1))?,
-                client(MOST_IDLE_CONNECTIONS, Duration::from_secs(1))?,
+                client(MOST_IDLE_CONNECTIONS, BRIEF_IDLE)?,
                 client(0, Duration::ZERO)?,
             ],
             lost: Notify::new(),

@@ -29,7 +29,7 @@ pub(crate) use self::{
     lease::{AcquireFlags, RenewFlags},
     slots::SlotFlags,
 };
-use crate::exec;
+use crate::exec::{self, SlotsAround};
 
 /// Commands in slots of semaphores in Consul, and who holds and waits, on any machine.
 #[derive(Debug, Parser)]
@@ -44,10 +44,10 @@ pub(crate) enum Command {
     /// Run a command in slots of one or several semaphores, on any machine: wait for them, hold them, give them back
     #[command(after_help = format!("{HELP}\n\n{CONSUL_ENVIRONMENT}"))]
     Exec(Box<ExecFlags>),
-    /// Take slots for a fixed time and leave them held, for work whose steps are processes of their own: prints them
+    /// Take slots, print them and leave them held for a fixed time, for work whose steps are processes of their own
     #[command(after_help = format!("{ACQUIRE_HELP}\n\n{CONSUL_ENVIRONMENT}"))]
     Acquire(Box<AcquireFlags>),
-    /// Begin the time of `acquire` again for the slots in the environment
+    /// Hold the slots that `acquire` took for the same time again, counted from now
     #[command(after_help = format!("{RENEW_HELP}\n\n{CONSUL_ENVIRONMENT}"))]
     Renew(Box<RenewFlags>),
     /// Report by the exit code whether a slot is still held, or all of several
@@ -62,8 +62,8 @@ pub(crate) enum Command {
     /// Print a line for each change: slots that are granted, released or lost, who waits, other limits
     #[command(after_help = format!("{}\n\n{CONSUL_ENVIRONMENT}", inspect::HELP))]
     Watch(Box<WatchFlags>),
-    /// Give back the slots of `acquire` in the environment; with a prefix and a session, take a slot from its holder,
-    /// which is stuck or dead: says what follows, and asks
+    /// Release the slots that `acquire` took. With a prefix and a session, take a slot from a holder that is stuck or
+    /// dead: the command says what follows, and asks
     #[command(after_help = format!("{}\n\n{CONSUL_ENVIRONMENT}", inspect::HELP))]
     Release(Box<ReleaseFlags>),
     /// Print the script that completes this program's commands and flags in a shell
@@ -238,7 +238,7 @@ impl ExecFlags {
             patience,
             quiet,
             foreground: self.foreground,
-            around: exec::SlotsAround(slots_in_environment()),
+            around: SlotsAround(slots_in_environment().unwrap_or_default()),
             reentrant: self.reentrant,
             withheld: if self.pass_consul_credentials {
                 &[]

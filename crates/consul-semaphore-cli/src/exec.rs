@@ -270,8 +270,8 @@ async fn run(
     attend(settings, holder, process, signals, stderr).await
 }
 
-/// Runs the command in the slots that this program itself runs in. Whoever holds them ends this program if they are
-/// lost.
+/// Runs the command in the slots that this program itself runs in. The `exec` around it, or the operator, ends this
+/// program if they are lost.
 async fn run_inside(settings: &ExecSettings, signals: &mut Signals) -> Result<u8, ExecFailure> {
     let start = CommandLaunch::of(settings);
     let mut process = CommandProcess::start_inside(&start).map_err(ExecFailure::System)?;

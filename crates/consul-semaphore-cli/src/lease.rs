@@ -3,24 +3,29 @@
 //!
 //! No process renews the sessions of these slots: they end by their TTL, if no step does it before.
 
-use std::{collections::BTreeMap, num::NonZeroU32, time::Duration};
+use std::{collections::BTreeMap, io, num::NonZeroU32, time::Duration};
 
 use command_line::terminal::try_write;
 use consul_client::{self as consul, Client, Session};
 use consul_semaphore::{
     Identity, Lock, Mode, OnSlotLost, Prefix, Restrictions, Sequencer,
-    holder::{AcquireError, Holder, HolderKind, HolderSettings, Request, SessionSettings, SlotsOf},
-    identity::LEASE,
+    holder::{
+        AcquireError, Holder, HolderKind, HolderSettings, Notice, Request, SessionSettings, SlotsOf,
+    },
+    identity::{LEASE, NONE},
     plan::Start,
 };
 use tokio::time::timeout;
 
 use crate::{
-    exec::{ExecFailure, ReportWording, Signals, leave, out_of_patience},
+    exec::{ExecFailure, ReportWording, Signals, SlotsAround, leave, out_of_patience},
     held::{self, NotTold, SequencerToCheck, SlotVerdict},
     inspect::InspectFailure,
     stderr::Stderr,
 };
+
+/// The longest lock-delay that Consul and this program know.
+const LONGEST_LOCK_DELAY: Duration = Duration::from_secs(60);
 
 /// The slots to take, and how they are reported.
 #[derive(Debug)]
@@ -30,6 +35,8 @@ pub(crate) struct AcquireSettings {
     pub(crate) patience: Option<Duration>,
     /// Whether only what goes wrong is reported.
     pub(crate) quiet: bool,
+    /// Slots that the environment names already.
+    pub(crate) around: SlotsAround,
     pub(crate) format: SlotFormat,
 }
 
@@ -64,8 +71,16 @@ pub(crate) async fn acquire(
             Err(failure) => return failed(failure),
         };
     let words = ReportWording::new(settings.slots.request.slots());
-    let (quiet, said) = (settings.quiet, stderr.clone());
+    let (quiet, said, around) = (settings.quiet, stderr.clone(), settings.around.clone());
     let mut holder = Holder::new(settings.slots.clone(), client.clone(), move |notice| {
+        if let Notice::Waiting(missing) = &notice
+            && around.has_slot_of(&missing.of.prefix)
+        {
+            said.say(&format!(
+                "the environment names a slot of {} already, and this waits for another one: release that one first",
+                missing.of.prefix
+            ));
+        }
         if !(quiet && notice.is_progress()) {
             words
                 .of_notice(notice)
@@ -73,7 +88,11 @@ pub(crate) async fn acquire(
                 .for_each(|line| said.say(line));
         }
     });
-    let taken = take(&settings, &client, &mut holder, &mut signals).await;
+    let taken = tokio::select! {
+        biased;
+        signal = signals.asks_to_end() => Err(ExecFailure::Interrupted(signal)),
+        taken = take(&settings, &client, &mut holder) => taken,
+    };
     let code = match taken {
         // The sessions live on without the holder.
         Ok(()) => 0,
@@ -93,15 +112,9 @@ async fn take(
     settings: &AcquireSettings,
     client: &Client,
     holder: &mut Holder,
-    signals: &mut Signals,
 ) -> Result<(), ExecFailure> {
     let patience = settings.patience.unwrap_or(Duration::MAX);
-    let granted = tokio::select! {
-        biased;
-        signal = signals.asks_to_end() => return Err(ExecFailure::Interrupted(signal)),
-        granted = timeout(patience, holder.acquire()) => granted,
-    };
-    let Ok(granted) = granted else {
+    let Ok(granted) = timeout(patience, holder.acquire()).await else {
         return Err(out_of_patience(settings.patience, holder));
     };
     let granted = granted?;
@@ -110,12 +123,16 @@ async fn take(
     for session in granted.sessions() {
         client.renew_session(session).await.map_err(unanswered)?;
     }
-    let text = settings.format.text(&granted);
-    try_write(&text).map(drop).map_err(ExecFailure::System)
+    match try_write(&settings.format.text(&granted)) {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(ExecFailure::System(io::ErrorKind::BrokenPipe.into())),
+        Err(error) => Err(ExecFailure::System(error)),
+    }
 }
 
 fn unanswered(error: consul::Error) -> ExecFailure {
-    if error.may_pass() {
+    // A session that has ended meanwhile is no refusal: it is worth another try.
+    if error.may_pass() || error == consul::Error::Gone {
         AcquireError::Unreachable(error).into()
     } else {
         AcquireError::Refused(error).into()
@@ -142,7 +159,7 @@ impl SlotFormat {
             Self::Env => variables
                 .map(|(name, value)| format!("{name}={value}\n"))
                 .collect(),
-            // A key of Consul may have any character in it, also a quote.
+            // The list of several slots is JSON, whose quotes a shell must not take for its own.
             Self::Shell => variables
                 .map(|(name, value)| {
                     let quoted = value.replace('\'', r"'\''");
@@ -172,32 +189,23 @@ impl Leased {
     /// # Errors
     /// One of the slots is not held any more, is not one that `acquire` took, or Consul does not say.
     async fn read(client: &Client, slots: Vec<SequencerToCheck>) -> Result<Self, InspectFailure> {
-        match held::ask(client, &slots).await {
-            Ok(SlotVerdict::Held) => {}
-            Ok(SlotVerdict::NotHeld(why)) => return Err(InspectFailure::Lost(why)),
-            Err(NotTold::Consul(error)) => return Err(error.into()),
-            Err(error) => return Err(InspectFailure::NotReleased(error.to_string())),
-        }
-        let mut leased = Vec::new();
-        let mut holder = None;
+        check(client, &slots).await?;
+        let mut leased: Vec<(SequencerToCheck, Session)> = Vec::new();
+        let mut holder: Option<Identity> = None;
         for slot in slots {
             let Some(session) = client.session(&slot.session).await? else {
-                let why = format!("session {} has ended", slot.session);
-                return Err(InspectFailure::Lost(why));
+                return Err(unseen(client, slot).await);
             };
-            let named = Identity::parse(&session.name).filter(|of| of.holder_kind() == LEASE);
-            let named = named.ok_or_else(|| {
-                InspectFailure::NotReleased(format!(
-                    "`acquire` did not take this slot: whoever holds it gives it back. To take it from its holder, name \
-                     its prefix and session: consul-semaphore release PREFIX {}",
-                    slot.session.shown()
-                ))
-            })?;
-            holder.get_or_insert(named);
+            let named = Identity::parse(&session.name);
+            let lease = named.filter(|of| of.holder_kind() == LEASE && &*of.namespace == NONE);
+            let lease = lease.ok_or_else(|| InspectFailure::NoLease(slot.session.clone()))?;
+            let first = holder.get_or_insert_with(|| lease.clone());
+            if (&lease.cluster, &lease.uid) != (&first.cluster, &first.uid) {
+                return Err(InspectFailure::SeveralLeases);
+            }
             leased.push((slot, session));
         }
-        let holder =
-            holder.ok_or_else(|| InspectFailure::NotReleased("no slot is named".to_owned()))?;
+        let holder = holder.ok_or(InspectFailure::SeveralLeases)?;
         let slots = leased;
         Ok(Self { slots, holder })
     }
@@ -218,6 +226,10 @@ impl Leased {
                 InspectFailure::NotReleased(format!("{}: {error}", slot.lock_key))
             })?;
             semaphores.push(semaphore(client, prefix, &slot.lock_key).await?);
+        }
+        for semaphore in &mut semaphores {
+            // The limit may have been lowered since.
+            semaphore.limit = semaphore.limit.max(semaphore.slots.get());
         }
         let sessions = || self.slots.iter().map(|(_, session)| session);
         let request = Request::new(semaphores)
@@ -252,6 +264,19 @@ impl Leased {
             .filter_map(|session| session.ttl)
             .min()
             .unwrap_or_default()
+    }
+}
+
+/// Returns why a session can't be read whose slot was held a moment ago.
+async fn unseen(client: &Client, slot: SequencerToCheck) -> InspectFailure {
+    let session = slot.session.clone();
+    match held::ask(client, &[slot]).await {
+        // Before 1.12, Consul leaves out what the token may not read.
+        Ok(SlotVerdict::Held) => {
+            let why = format!("session {session} can't be read: the token needs session:read");
+            consul::Error::Denied(why).into()
+        }
+        _ => InspectFailure::Lost(format!("session {session} has ended")),
     }
 }
 
@@ -291,14 +316,30 @@ pub(crate) async fn renew(
 ) -> Result<(), InspectFailure> {
     let leased = Leased::read(client, slots).await?;
     for (slot, _) in &leased.slots {
-        client.renew_session(&slot.session).await?;
+        match client.renew_session(&slot.session).await {
+            Ok(_) => {}
+            Err(consul::Error::Gone) => {
+                let why = format!("session {} has ended", slot.session);
+                return Err(InspectFailure::Lost(why));
+            }
+            Err(error) => return Err(error.into()),
+        }
     }
-    // The slots may have been lost before the sessions were renewed.
+    // A slot may have been lost before its session was renewed.
     let slots: Vec<_> = leased.slots.iter().map(|(slot, _)| slot.clone()).collect();
-    let life = leased.life();
-    Leased::read(client, slots).await?;
-    let text = format!("held for {}s from now\n", life.as_secs());
+    check(client, &slots).await?;
+    let text = format!("held for {}s from now\n", leased.life().as_secs());
     try_write(&text).map(drop).map_err(InspectFailure::Output)
+}
+
+/// Checks that all of these slots are held.
+async fn check(client: &Client, slots: &[SequencerToCheck]) -> Result<(), InspectFailure> {
+    match held::ask(client, slots).await {
+        Ok(SlotVerdict::Held) => Ok(()),
+        Ok(SlotVerdict::NotHeld(why)) => Err(InspectFailure::Lost(why)),
+        Err(NotTold::Consul(error)) => Err(error.into()),
+        Err(error) => Err(InspectFailure::NotReleased(error.to_string())),
+    }
 }
 
 /// Gives back slots of `acquire`.

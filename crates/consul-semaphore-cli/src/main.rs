@@ -182,7 +182,13 @@ fn ask(
 /// Gives back the slots that the environment names, or takes a slot from its holder.
 fn release(flags: &cli::ReleaseFlags) -> ExitCode {
     let Some((prefix, session)) = flags.prefix.as_ref().zip(flags.session.as_deref()) else {
-        let slots = cli::slots_in_environment();
+        let named = cli::slots_in_environment();
+        let slots = match named {
+            Ok(slots) => slots,
+            Err(problem) => Cli::command()
+                .error(ErrorKind::ValueValidation, problem)
+                .exit(),
+        };
         if slots.is_empty() {
             let problem = "give the prefix and the session of a holder, or set the variables CONSUL_SEMAPHORE_LOCK_KEY, \
                            CONSUL_SEMAPHORE_SESSION and CONSUL_SEMAPHORE_LOCK_INDEX that `acquire` has printed";

@@ -283,9 +283,12 @@ impl Holder {
         }
     }
 
-    /// Takes over slots that an earlier holder was granted and left held, and that work runs in: all that it was granted
-    /// together, in the order in which it asked for them, each with the key that its session has locked. `uid` and the settings must be the earlier holder's, as the
-    /// names of these sessions have them. Call [`Self::hold`] or [`Self::finished`] next.
+    /// Takes over slots that an earlier holder was granted and left held. Call [`Self::finished`] and
+    /// [`Self::release`] next.
+    ///
+    /// `slots` has all slots that were granted together, in the order in which they were asked for: the key that the
+    /// slot's session has locked, and the session. `uid`, and the host and the program of the settings, are those in
+    /// the names of these sessions.
     pub fn take_over(&mut self, uid: &Uid, slots: Vec<(String, Session)>) {
         let (keys, inherited): (Vec<_>, Vec<_>) = slots.into_iter().unzip();
         for session in &inherited {
@@ -404,6 +407,7 @@ impl Holder {
     pub async fn release(&mut self) -> Result<(), NotReleased> {
         while self.has_anything() {
             self.work();
+            self.forget_what_others_released();
             if let Some(end) = self.cools_until() {
                 self.given_up = self.given_up.max(end + RELEASE_TIMEOUT);
             }
@@ -416,6 +420,27 @@ impl Holder {
         }
         self.note_what_was_not_released();
         Ok(())
+    }
+
+    /// Forgets the sessions that were taken over and whose slots are gone from Consul, although this holder has not
+    /// released them.
+    fn forget_what_others_released(&mut self) {
+        let inherited = self.program.inherited.iter().map(|session| &session.id);
+        let ours = |session: &&SessionId| {
+            let mut pending = self.returned.pending.values().flatten();
+            self.returned.sessions.contains(*session) || pending.any(|one| one == *session)
+        };
+        let is_gone = |session: &&SessionId| {
+            self.queues().all(|queue| {
+                let reading = queue.reading();
+                reading.is_some_and(|reading| reading.contender(session).is_none())
+            })
+        };
+        let gone = inherited.filter(|session| !ours(session) && is_gone(session));
+        let gone: Vec<_> = gone.cloned().collect();
+        for session in &gone {
+            self.program.forget(session);
+        }
     }
 
     fn not_released(&self) -> NotReleased {

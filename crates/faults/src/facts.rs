@@ -94,9 +94,9 @@ impl CallFacts {
                     self.waiting.push((session.into(), prefix.into(), place));
                 }
                 // Neither a command nor a program is a Job: it has no pods to judge.
+                let kind = body["kind"].as_str().unwrap_or_default();
                 if let Some(uid) = body["uid"].as_str()
-                    && body["kind"] != "Process"
-                    && body["kind"] != "Program"
+                    && !["Process", "Lease", "Program"].contains(&kind)
                 {
                     self.contenders
                         .push((session.into(), prefix.into(), uid.into()));

@@ -1,7 +1,6 @@
 //! Why a workload that was started has no pod that runs.
 
 use consul_client::text::one_line;
-use jiff::Timestamp;
 use serde::Deserialize;
 
 use crate::{
@@ -21,15 +20,20 @@ const PENDING: &str = "Pending";
 /// Reason of a workload without a pod.
 const NO_POD: &str = "NoPod";
 
-/// Reasons that each pod may have for some seconds before it starts.
-const PASSING: [&str; 4] = [PENDING, NO_POD, "ContainerCreating", "PodInitializing"];
+/// Reasons that each pod may have for some seconds before it starts. A Pod that waited for a slot has the last one until
+/// the scheduler writes about it again.
+const PASSING: [&str; 5] = [
+    PENDING,
+    NO_POD,
+    "ContainerCreating",
+    "PodInitializing",
+    "SchedulingGated",
+];
 
 /// The reason why a workload that was started has no pod that runs or has ended. A pod counts as started once its
-/// phase is no longer `Pending`.
+/// phase is no longer `Pending`, so it does not count while only its init containers run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotStarted {
-    /// Time at which the pod was created, or at which the workload was started if it has no pod.
-    pub since: Timestamp,
     /// Reason in CamelCase: that of the pod's condition `PodScheduled`, such as `Unschedulable`, or that of a container
     /// that waits, such as `ImagePullBackOff`.
     pub reason: Box<str>,
@@ -83,19 +87,16 @@ impl NotStarted {
         if phase != PENDING {
             return None;
         }
-        let created = pod.metadata.creation_timestamp.as_ref();
         let (reason, message) = status.obstacle().unwrap_or((PENDING, ""));
         Some(Self {
-            since: created.map_or(Timestamp::UNIX_EPOCH, |created| created.0),
             reason: one_line(reason, LONGEST_REASON).into(),
             message: one_line(message, LONGEST_MESSAGE).into(),
         })
     }
 
-    /// Returns what is known of a workload that was started at this time and has no pod.
-    pub fn without_pod(since: Timestamp) -> Self {
+    /// Returns the reason of a workload that has no pod.
+    pub fn without_pod() -> Self {
         Self {
-            since,
             reason: NO_POD.into(),
             message:
                 "nothing has made a pod for it: its events may say why, for example a ResourceQuota"
@@ -135,10 +136,9 @@ mod tests {
     use super::*;
 
     fn not_started(status: &Value) -> Option<(String, String)> {
-        let metadata = json!({ "name": "a", "creationTimestamp": "1970-01-01T00:00:07Z" });
-        let pod: Pod = from_value(json!({ "metadata": metadata, "status": status })).unwrap();
+        let pod = json!({ "metadata": { "name": "a" }, "status": status });
+        let pod: Pod = from_value(pod).unwrap();
         let why = NotStarted::of(&pod)?;
-        assert_eq!(why.since, Timestamp::from_second(7).unwrap());
         Some((why.reason.into(), why.message.into()))
     }
 
@@ -220,11 +220,10 @@ mod tests {
     #[test]
     fn only_what_fails_is_no_passing_state() {
         let at = |reason: &str| NotStarted {
-            since: Timestamp::UNIX_EPOCH,
             reason: reason.into(),
             message: "".into(),
         };
-        assert!(NotStarted::without_pod(Timestamp::UNIX_EPOCH).is_passing());
+        assert!(NotStarted::without_pod().is_passing());
         assert!(at("PodInitializing").is_passing());
         assert!(!at("Unschedulable").is_passing());
     }

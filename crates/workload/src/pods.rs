@@ -245,7 +245,9 @@ pub struct OwnPod {
     pub lock_key: String,
     /// Whether no container of the pod runs or will run.
     pub ended: bool,
-    /// Why the pod has not started; `None` if it has.
+    /// The grant that the workload had when it made the pod.
+    pub granted: Option<Granted>,
+    /// The reason why the pod has not started; `None` if it has.
     pub not_started: Option<NotStarted>,
 }
 
@@ -253,11 +255,12 @@ impl OwnPod {
     /// Reads a pod; `None` if it is not a pod of a workload in a slot.
     pub fn read(pod: &Pod) -> Option<Self> {
         let metadata = &pod.metadata;
-        let workload = metadata.labels.as_ref()?.get(HOLDER_LABEL)?;
+        let workload = Uid::from(metadata.labels.as_ref()?.get(HOLDER_LABEL)?.as_str());
         let key = metadata.annotations.as_ref()?.get(LOCK_KEY)?;
         Some(Self {
             namespace: metadata.namespace.clone().unwrap_or_default(),
-            workload: workload.as_str().into(),
+            granted: granted(pod, &workload),
+            workload,
             lock_key: lock_key_of(key),
             ended: has_ended(pod),
             not_started: NotStarted::of(pod),
@@ -305,6 +308,7 @@ mod tests {
             workload: "u".into(),
             lock_key: "p/.lock".to_owned(),
             ended: false,
+            granted: None,
             not_started: None,
         };
         assert_eq!(OwnPod::read(&pod(|_| {})), Some(running.clone()));

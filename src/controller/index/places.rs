@@ -53,21 +53,24 @@ impl IndexState {
         self.workloads.insert(tracked, queues);
     }
 
-    /// Notes whether a workload that is about to be stored was started, or runs no more.
+    /// Notes whether a workload that is about to be stored has been started, or does not run any more.
     fn note_start(&mut self, workload: &Workload) {
         let known = self.workloads.get(&workload.uid);
-        let ran = known.is_some_and(|known| known.workload.phase == Phase::Running);
-        if workload.phase != Phase::Running {
-            if ran {
-                self.pod_starts.forget(&workload.uid);
-            }
-        } else if known.is_some() && !ran {
+        let ran = known.filter(|known| known.workload.phase == Phase::Running);
+        let is_same = ran.is_some_and(|ran| {
+            workload.phase == Phase::Running && ran.workload.granted == workload.granted
+        });
+        let is_new = known.is_none();
+        if !is_same {
+            self.pod_starts.forget(&workload.uid);
+        }
+        if workload.phase == Phase::Running && !is_same && !is_new {
             self.begin_start(workload);
         }
     }
 
-    /// Notes that a workload runs and has shown no pod. Only of Jobs it is certain that their pods are seen: their
-    /// controller copies the template's labels.
+    /// Notes that a workload runs and has shown no pod. This counts for Jobs alone, whose pods always have the labels of
+    /// the template, because the operator does not see the pods of every other kind.
     pub(super) fn begin_start(&mut self, workload: &Workload) {
         if workload.granted.is_some() && workload.kind == Kind::Job.name() {
             self.pod_starts.begin(&workload.uid, clock::time());

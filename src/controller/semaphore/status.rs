@@ -89,7 +89,6 @@ impl ShownReading {
                 cools_until: cools_until.and_then(whole_seconds).map(Time),
                 since: since.and_then(whole_seconds).map(Time),
                 not_started: not_started.map(|start| NotStartedStatus {
-                    since: whole_seconds(start.since).map(Time),
                     reason: start.reason.into(),
                     message: Some(start.message.into()).filter(|text: &String| !text.is_empty()),
                 }),

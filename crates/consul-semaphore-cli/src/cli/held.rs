@@ -78,17 +78,23 @@ fn granted_together(named: SequencerToCheck, slots: Option<SlotList>) -> Vec<Seq
     }
 }
 
-/// Returns the slots that the environment names; none if it does not name them as `exec` and `acquire` do.
-pub(crate) fn slots_in_environment() -> Vec<SequencerToCheck> {
-    let variable = |name: &str| std::env::var(name).ok();
+/// Returns the slots that the environment names as `exec` and `acquire` do; none if it names no slot.
+///
+/// # Errors
+/// The list of all slots can't be read.
+pub(crate) fn slots_in_environment() -> Result<Vec<SequencerToCheck>, String> {
+    let variable = |name: &str| std::env::var(format!("CONSUL_SEMAPHORE_{name}")).ok();
     let named = || {
-        let named = SequencerToCheck {
-            lock_key: variable("CONSUL_SEMAPHORE_LOCK_KEY")?,
-            session: variable("CONSUL_SEMAPHORE_SESSION")?.into(),
-            lock_index: variable("CONSUL_SEMAPHORE_LOCK_INDEX")?.parse().ok()?,
-        };
-        let all = variable("CONSUL_SEMAPHORE_SLOTS").and_then(|text| slots(&text).ok());
-        Some(granted_together(named, all))
+        Some(SequencerToCheck {
+            lock_key: variable("LOCK_KEY")?,
+            session: variable("SESSION")?.into(),
+            lock_index: variable("LOCK_INDEX")?.parse().ok()?,
+        })
     };
-    named().unwrap_or_default()
+    let Some(named) = named() else {
+        return Ok(Vec::new());
+    };
+    let all = variable("SLOTS").map(|text| slots(&text)).transpose();
+    let all = all.map_err(|error| format!("CONSUL_SEMAPHORE_SLOTS: {error}"))?;
+    Ok(granted_together(named, all))
 }

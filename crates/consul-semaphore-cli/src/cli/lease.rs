@@ -13,10 +13,13 @@ use consul_semaphore::{OnSlotLost, Seconds, holder::HolderKind};
 
 use super::{
     Cli, CommonFlags,
-    held::SequencerFlags,
+    held::{SequencerFlags, slots_in_environment},
     slots::{SlotFlags, SlotUse},
 };
-use crate::lease::{AcquireSettings, SlotFormat};
+use crate::{
+    exec::SlotsAround,
+    lease::{AcquireSettings, SlotFormat},
+};
 
 /// What is printed, and the meaning of the exit code.
 pub(super) const ACQUIRE_HELP: &str = "\
@@ -25,7 +28,9 @@ CONSUL_SEMAPHORE_LOCK_INDEX and CONSUL_SEMAPHORE_FENCING_TOKEN, and of several s
 CONSUL_SEMAPHORE_SLOTS. In an environment with these, `held`, `renew` and `release`
 know the slots:
   consul-semaphore acquire --prefix shared/db --limit 3 --for 2h >> \"$GITHUB_ENV\"
-  eval \"$(consul-semaphore acquire --prefix shared/db -n 3 --for 2h --output shell)\"
+or in a shell, where the first line ends a script with `set -e` if there is no slot:
+  slot=$(consul-semaphore acquire --prefix shared/db -n 3 --for 2h --output shell)
+  eval \"$slot\"
 
 Exit code: 0, or as `exec` has them:
    69  Consul can't be reached, has no leader, is overloaded or fails: with --try,
@@ -36,14 +41,17 @@ Exit code: 0, or as `exec` has them:
        short
    78  Consul has another limit, the key belongs to another use, or the flags are
        wrong
-  124  --wait-for is over";
+  124  --wait-for is over
+  128 and the signal's number: a signal ended it, and it holds nothing";
 
 /// The meaning of the exit code of `renew`.
 pub(super) const RENEW_HELP: &str = "\
 Exit code: 0, or
     1  `acquire` did not take the slot
    69  Consul can't be reached, has no leader, is overloaded or fails
+   71  the system refuses: stdout can't be written to
    77  Consul refuses: the token is unknown or lacks a right
+   78  the settings for Consul are wrong
    79  the slot was lost: others may have it";
 
 #[derive(Args, Debug)]
@@ -113,6 +121,7 @@ impl AcquireFlags {
             slots: self.slots.holder(request, consul, slot_use)?,
             patience,
             quiet,
+            around: SlotsAround(slots_in_environment().unwrap_or_default()),
             format: match self.output {
                 OutputFormat::Env => SlotFormat::Env,
                 OutputFormat::Shell => SlotFormat::Shell,

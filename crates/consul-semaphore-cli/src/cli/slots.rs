@@ -144,7 +144,7 @@ pub(crate) struct SlotFlags {
     name: Option<String>,
 
     /// The external Consul node that owns the session: the same for everyone who may end each other's commands.
-    /// Required with a token and no local agent [default: the agent's own if Consul's address is local, else
+    /// Required with a token, unless exec uses a local agent [default: of exec with a local agent, the agent's own; else
     /// consul-semaphore-exec]
     #[arg(long, env = "CONSUL_SEMAPHORE_NODE", value_name = "NAME", value_parser = name)]
     node: Option<String>,

@@ -1,15 +1,16 @@
-//! The slots that this program itself runs in, because an `exec` around it holds them.
+//! The slots that this program itself runs in: an `exec` around it holds them, or `acquire` took them.
 
 use consul_client::Client;
 use consul_semaphore::{
-    Prefix,
+    Identity, Prefix,
     holder::{Request, SlotsOf},
+    identity::LEASE,
 };
 
 use super::failure::ExecFailure;
-use crate::held::{SequencerToCheck, SlotVerdict, ask};
+use crate::held::{NotTold, SequencerToCheck, SlotVerdict, ask};
 
-/// Slots that an `exec` around this one holds, as the environment names them.
+/// Slots that the environment names, as `exec` and `acquire` name them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SlotsAround(pub(crate) Vec<SequencerToCheck>);
 
@@ -20,19 +21,25 @@ impl SlotsAround {
         self.0.iter().filter(is_here)
     }
 
+    /// Whether one of the slots is of the semaphore at this prefix.
+    pub(crate) fn has_slot_of(&self, prefix: &Prefix) -> bool {
+        self.at(prefix).next().is_some()
+    }
+
     /// Returns what to tell a command that waits for a slot of this semaphore; `None` if it does not run in one.
     pub(super) fn warning(&self, prefix: &Prefix) -> Option<String> {
-        self.at(prefix).next()?;
-        Some(format!(
-            "this command runs in a slot of {prefix} and waits for another one: if all slots are held by commands that \
-             wait like this, they wait forever. With --reentrant it runs in the slot that it has"
-        ))
+        self.has_slot_of(prefix).then(|| {
+            format!(
+                "this command runs in a slot of {prefix} and waits for another one: if all slots are held by commands that \
+                 wait like this, they wait forever. With --reentrant it runs in the slot that it has"
+            )
+        })
     }
 
     /// Whether the command may run in these slots, because they are all that it asks for and are still held.
     ///
     /// # Errors
-    /// They are some of what it asks for, or Consul does not say whether they are held.
+    /// They are some of what it asks for, `acquire` took them, or Consul does not say whether they are held.
     pub(super) async fn suffice(
         &self,
         request: &Request,
@@ -54,12 +61,28 @@ impl SlotsAround {
                 has: has.prefix.clone(),
                 lacks: lacks.prefix.clone(),
             }),
-            (Some(_), None) => match ask(consul, &slots).await {
+            (Some(has), None) => match ask(consul, &slots).await {
+                Ok(SlotVerdict::Held) if is_leased(consul, &slots).await? => {
+                    Err(ExecFailure::Leased(has.prefix.clone()))
+                }
                 Ok(verdict) => Ok(verdict == SlotVerdict::Held),
                 Err(error) => Err(ExecFailure::Unknown(error)),
             },
         }
     }
+}
+
+/// Whether `acquire` took one of these slots, so that no process watches it.
+async fn is_leased(consul: &Client, slots: &[SequencerToCheck]) -> Result<bool, ExecFailure> {
+    for slot in slots {
+        let session = consul.session(&slot.session).await;
+        let session = session.map_err(|error| ExecFailure::Unknown(NotTold::Consul(error)))?;
+        let holder = session.and_then(|session| Identity::parse(&session.name));
+        if holder.is_some_and(|holder| holder.holder_kind() == LEASE) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 #[cfg(test)]

@@ -57,6 +57,12 @@ pub(crate) enum ExecFailure {
     /// Nobody can tell whether the slots are held that the command runs in.
     #[error("--reentrant: whether the slot that this command runs in is held can't be told: {0}")]
     Unknown(NotTold),
+    /// The slot that the command runs in was taken by `acquire`.
+    #[error(
+        "--reentrant: `acquire` took the slot of {0} that this command runs in, so nobody would end the command when the slot \
+         is lost: run it without exec, or release that slot first"
+    )]
+    Leased(Prefix),
     /// The settings for Consul are wrong.
     #[error(transparent)]
     Config(#[from] consul::ConfigError),
@@ -88,6 +94,7 @@ impl ExecFailure {
             | Self::Config(_)
             | Self::NoLimit(_)
             | Self::Partly { .. }
+            | Self::Leased(_)
             | Self::Unknown(NotTold::Key(_) | NotTold::Prefix(_)) => 78,
             Self::NoSlot(AcquireError::Refused(_)) | Self::Unknown(NotTold::Consul(_)) => 77,
             Self::Lost(_) => EXIT_SLOT_LOST,
@@ -139,7 +146,7 @@ pub(super) fn advice_on(refusal: &consul::Error) -> String {
         }
         refusal => match refusal.shortest_ttl() {
             Some(shortest) => format!(
-                ". Give a --ttl of at least {}s, the session_ttl_min of this Consul",
+                ". Give a --ttl (of acquire: --for) of at least {}s, the session_ttl_min of this Consul",
                 shortest.as_secs_f64().ceil()
             ),
             None => String::new(),

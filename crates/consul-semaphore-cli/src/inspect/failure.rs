@@ -2,7 +2,7 @@
 
 use std::io;
 
-use consul_client::{self as consul, text::one_line};
+use consul_client::{self as consul, SessionId, text::one_line};
 use consul_semaphore::Prefix;
 
 use crate::exec::{EXIT_MACHINE, EXIT_SLOT_LOST, UNKNOWN_TOKEN};
@@ -30,6 +30,18 @@ pub(crate) enum InspectFailure {
     /// The slot was lost before, for this reason.
     #[error("the slot was lost, and others may have had it meanwhile: {0}")]
     Lost(String),
+    /// The session with this id holds a slot that `acquire` did not take.
+    #[error(
+        "`acquire` did not take the slot of session {session}: whoever holds it releases it. To take it from its holder, name \
+         its prefix and session: consul-semaphore release PREFIX {session}",
+        session = .0.shown()
+    )]
+    NoLease(SessionId),
+    /// The slots that are named were not taken together.
+    #[error(
+        "the slots in CONSUL_SEMAPHORE_SLOTS are not those that one `acquire` took: set the variables as it printed them"
+    )]
+    SeveralLeases,
     /// The answer can't be written.
     #[error("can't write to stdout: {0}")]
     Output(io::Error),
@@ -47,7 +59,7 @@ impl InspectFailure {
                 78
             }
             Self::Consul(_) => 77,
-            Self::NotReleased(_) => 1,
+            Self::NotReleased(_) | Self::NoLease(_) | Self::SeveralLeases => 1,
             Self::Lost(_) => EXIT_SLOT_LOST,
             Self::Output(_) | Self::System(_) => EXIT_MACHINE,
         }

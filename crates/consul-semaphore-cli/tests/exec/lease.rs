@@ -4,7 +4,10 @@ use std::{collections::BTreeMap, fs, process::Stdio};
 
 use tokio::process::Command;
 
-use crate::stage::{PREFIX, Running, Stage};
+use crate::{
+    limit::change_limit,
+    stage::{PREFIX, Running, Stage},
+};
 
 /// What `acquire` prints.
 type Variables = BTreeMap<String, String>;
@@ -70,8 +73,8 @@ async fn slots_of_several_semaphores_are_released_together() {
     let stage = Stage::new().await;
     let program = env!("CARGO_BIN_EXE_consul-semaphore");
     let script = format!(
-        "eval \"$({program} acquire --for 10m --output shell --purpose deploy \
-           --semaphore prefix={PREFIX},limit=3,slots=2 --semaphore prefix=other,limit=1,mode=mutex)\" && \
+        "slots=$({program} acquire --for 10m --output shell --purpose deploy \
+           --semaphore prefix={PREFIX},limit=3,slots=2 --semaphore prefix=other,limit=1,mode=mutex) && eval \"$slots\" && \
          {program} held && {program} renew && {program} show {PREFIX} >\"$FOLDER/shown\" && {program} release"
     );
     let mut shell = Command::new("sh");
@@ -92,7 +95,7 @@ async fn slots_of_several_semaphores_are_released_together() {
 #[tokio::test]
 async fn what_no_step_releases_comes_back_by_itself() {
     let stage = Stage::new().await;
-    let flags = format!("--prefix {PREFIX} --limit 1 --for 10s --purpose cut-short");
+    let flags = format!("--prefix {PREFIX} --limit 1 --for 20s --purpose cut-short");
     stage.acquire(&flags).await;
     let mut next = stage.exec("--lock-delay 0s", "note next");
     next.says("cut-short on ").await;
@@ -117,7 +120,7 @@ async fn who_gets_no_slot_or_can_not_say_so_leaves_nothing() {
     let slot = stage.acquire_one().await;
     let acquire = ["acquire", "--prefix", PREFIX, "--limit=1", "--for=10m"];
     let mut late = stage.program(&acquire);
-    late.arg("--wait-for=1s");
+    late.arg("--wait-for=5s");
     stage.start(late).ends_with(124).await;
     assert_eq!(stage.sessions().await.len(), 1);
     stage.step("release", &slot).ends_with(0).await;
@@ -126,4 +129,86 @@ async fn who_gets_no_slot_or_can_not_say_so_leaves_nothing() {
     mute.stdout(fs::File::options().write(true).open("/dev/full").unwrap());
     stage.start(mute).ends_with(71).await;
     stage.is_clean().await;
+}
+
+/// A slot of a dead holder rests for the lock-delay of whoever takes it, because the holder's work may still run.
+#[tokio::test]
+async fn a_release_removes_no_dead_holder() {
+    let stage = Stage::new().await;
+    let flags = format!("--prefix {PREFIX} --limit 2 --for 10m");
+    let slot = stage.acquire(&flags).await;
+    let dead = stage.consul.take_slot(PREFIX, 2).await;
+    stage.consul.destroy_session(&dead).await;
+    stage.step("release", &slot).ends_with(0).await;
+    assert_eq!(stage.consul.holders(PREFIX).await, [dead].into());
+}
+
+#[tokio::test]
+async fn slots_are_released_under_a_limit_that_was_lowered() {
+    let stage = Stage::new().await;
+    let flags = format!("--semaphore prefix={PREFIX},limit=3,slots=2 --for 10m");
+    let slots = stage.acquire(&flags).await;
+    change_limit(&stage, 1).await;
+    stage.step("release", &slots).ends_with(0).await;
+    assert_eq!(stage.consul.holders(PREFIX).await.len(), 0);
+}
+
+#[tokio::test]
+async fn of_two_who_release_at_once_none_is_told_that_consul_is_away() {
+    let stage = Stage::new().await;
+    let slot = stage.acquire_one().await;
+    let mut both = [stage.step("release", &slot), stage.step("release", &slot)];
+    let mut codes = Vec::new();
+    for one in &mut both {
+        codes.push(one.ends().await.code().unwrap());
+    }
+    codes.sort_unstable();
+    assert!(
+        [[0, 0], [0, 79]].contains(&[codes[0], codes[1]]),
+        "{codes:?}"
+    );
+    stage.is_clean().await;
+}
+
+#[tokio::test]
+async fn who_asks_for_a_slot_that_nobody_reads_of_gives_it_back() {
+    let stage = Stage::new().await;
+    let program = env!("CARGO_BIN_EXE_consul-semaphore");
+    let acquire = format!("{program} acquire --prefix {PREFIX} --limit 1 --for 10m");
+    // The reader has ended by the time that there is a slot.
+    let mut first = stage.first("").await;
+    let piped = format!("{{ {acquire}; echo $? >\"$FOLDER/code\"; }} | true");
+    let mut piped = stage.start(stage.command_with("--prefix unused --limit 1", &piped));
+    piped.says("held, by ").await;
+    stage.open("first");
+    first.ends_with(0).await;
+    piped.ends_with(0).await;
+    let code = fs::read_to_string(stage.folder().join("code")).unwrap();
+    assert_eq!(code.trim(), "71");
+    stage.is_clean().await;
+}
+
+#[tokio::test]
+async fn a_reentrant_command_does_not_rely_on_a_slot_that_nobody_watches() {
+    let stage = Stage::new().await;
+    let slot = stage.acquire_one().await;
+    let mut command = stage.command("--reentrant", "note never");
+    command.envs(&slot);
+    let said = stage.start(command).ends_with(78).await;
+    assert!(said.contains("`acquire` took the slot"), "{said}");
+    let mut command = stage.command("--wait-for 5s", "note never");
+    command.envs(&slot);
+    stage.start(command).ends_with(124).await;
+    assert_eq!(stage.journal(), [""; 0]);
+    stage.step("release", &slot).ends_with(0).await;
+}
+
+#[tokio::test]
+async fn a_list_of_slots_that_can_not_be_read_is_refused() {
+    let stage = Stage::new().await;
+    let mut slots = stage.acquire_one().await;
+    slots.insert("CONSUL_SEMAPHORE_SLOTS".to_owned(), "[{".to_owned());
+    let said = stage.step("release", &slots).ends_with(2).await;
+    assert!(said.contains("CONSUL_SEMAPHORE_SLOTS"), "{said}");
+    assert_eq!(stage.consul.holders(PREFIX).await.len(), 1);
 }

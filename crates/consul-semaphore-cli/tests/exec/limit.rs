@@ -6,7 +6,7 @@ use testbed::eventually;
 use crate::stage::{PREFIX, Stage};
 
 /// Changes the limit in Consul, as the operator does when the limit of a `ConsulSemaphore` changes.
-async fn change_limit(stage: &Stage, limit: u32) {
+pub(crate) async fn change_limit(stage: &Stage, limit: u32) {
     eventually("nobody else writes meanwhile", || async {
         let key = format!("{PREFIX}/.lock");
         let lock = stage.consul.kv(&key).await.expect("it is used");

@@ -25,7 +25,7 @@ pub(super) enum CallResult {
 
 /// The pending calls.
 pub(super) struct ConsulCalls {
-    /// The client of a program whose turn is near. It keeps connections for a second only, because many programs that
+    /// The client of a program whose turn is near. It keeps connections for seconds only, because many programs that
     /// arrive at once are near until others have come before them.
     pub(super) consul: Client,
     /// A client like `consul` that keeps no idle connections, for a program that makes few calls: see

@@ -208,16 +208,7 @@ pub(super) fn holders(
 
 /// Returns why a holder has no pod that runs, for people.
 pub(super) fn words(start: &NotStartedStatus) -> String {
-    let NotStartedStatus {
-        since: _,
-        reason,
-        message,
-    } = start;
-    let text = match message {
-        Some(message) => format!("{reason}: {message}"),
-        None => reason.clone(),
-    };
-    one_line(&text, LONGEST_START)
+    one_line(&start.to_string(), LONGEST_START)
 }
 
 /// Returns the remarks about a holder.
@@ -231,8 +222,7 @@ fn remark(holder: &HolderStatus, now: Timestamp) -> String {
         });
     }
     if let Some(start) = &holder.not_started {
-        let since = age(start.since.as_ref().map(|since| since.0), now);
-        remarks.push(format!("no running pod for {since}: {}", words(start)));
+        remarks.push(format!("no running pod: {}", words(start)));
     }
     if holder.never_expires {
         remarks.push("its session never expires".to_owned());

@@ -269,7 +269,7 @@ mod tests {
                 { "session": "s-1", "kind": "Job", "cluster": "prod-eu", "namespace": "batch", "name": "done",
                   "since": "2026-01-01T00:00:00Z", "coolsUntil": "2026-01-01T00:34:00Z" },
                 { "session": "s-2", "neverExpires": true,
-                  "notStarted": { "since": "2026-01-01T00:00:00Z", "reason": "ImagePullBackOff", "message": "Back-off" } },
+                  "notStarted": { "reason": "ImagePullBackOff", "message": "Back-off" } },
                 { "session": "s-3", "kind": "Program", "node": "web-1", "name": "Consul API Semaphore\u{1b}[2J" },
             ],
             "conditions": [
