@@ -1,5 +1,5 @@
 //! Slots for work whose steps are processes of their own, as in a pipeline: `acquire` takes them for a fixed time,
-//! `renew` begins that time again, and `release` gives them back.
+//! `renew` begins that time again, and `release` releases them.
 //!
 //! No process renews the sessions of these slots: they end by their TTL, if no step does it before.
 
@@ -231,7 +231,6 @@ impl Leased {
             // The limit may have been lowered since.
             semaphore.limit = semaphore.limit.max(semaphore.slots.get());
         }
-        let sessions = || self.slots.iter().map(|(_, session)| session);
         let request = Request::new(semaphores)
             .map_err(|error| InspectFailure::NotReleased(error.to_string()))?;
         Ok(HolderSettings {
@@ -244,12 +243,10 @@ impl Leased {
             host: self.holder.cluster.to_string(),
             program: self.holder.workload.to_string(),
             session: SessionSettings {
-                node: sessions().map(|session| session.node.clone()).next(),
+                node: self.slots.first().map(|(_, session)| session.node.clone()),
                 ttl: self.life(),
-                lock_delay: sessions()
-                    .map(|session| session.lock_delay)
-                    .max()
-                    .unwrap_or_default(),
+                // Longer than a release may take, so that it removes no dead holder of others early.
+                lock_delay: LONGEST_LOCK_DELAY,
             },
             cooldown: Duration::ZERO,
             on_slot_lost: OnSlotLost::Suspend,
