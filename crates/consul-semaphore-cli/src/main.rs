@@ -86,9 +86,21 @@ fn main() -> ExitCode {
 
 /// Runs a command in a slot.
 fn exec(flags: cli::ExecFlags) -> ExitCode {
-    match set_up_beside_stderr(&flags.common.log_filter) {
+    let filter = flags.common.log_filter.clone();
+    beside_stderr(&filter, async |stderr| exec_as(flags, stderr).await)
+}
+
+/// Takes slots and leaves them held.
+fn acquire(flags: cli::AcquireFlags) -> ExitCode {
+    let filter = flags.common.log_filter.clone();
+    beside_stderr(&filter, async |stderr| acquire_as(flags, stderr).await)
+}
+
+/// Runs something that returns an exit code, and that does not wait for the reader of stderr.
+fn beside_stderr(filter: &str, run: impl AsyncFnOnce(&Stderr) -> u8) -> ExitCode {
+    match set_up_beside_stderr(filter) {
         Ok((runtime, stderr)) => {
-            let code = runtime.block_on(exec_as(flags, &stderr));
+            let code = runtime.block_on(run(&stderr));
             runtime.shutdown_background();
             stderr.flush_within(STDERR_FLUSH_TIMEOUT);
             code.into()
@@ -113,19 +125,6 @@ async fn exec_as(mut flags: cli::ExecFlags, stderr: &Stderr) -> u8 {
 fn left(patience: Option<Duration>, begun: Moment) -> Option<Duration> {
     let waited = Duration::from_secs(Moment::now().since(begun).as_secs());
     patience.map(|patience| patience.saturating_sub(waited))
-}
-
-/// Takes slots and leaves them held.
-fn acquire(flags: cli::AcquireFlags) -> ExitCode {
-    match set_up_beside_stderr(&flags.common.log_filter) {
-        Ok((runtime, stderr)) => {
-            let code = runtime.block_on(acquire_as(flags, &stderr));
-            runtime.shutdown_background();
-            stderr.flush_within(STDERR_FLUSH_TIMEOUT);
-            code.into()
-        }
-        Err(error) => end(&error, exec::EXIT_MACHINE),
-    }
 }
 
 /// Takes slots as the flags say, and returns the exit code.
