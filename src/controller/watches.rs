@@ -348,11 +348,15 @@ async fn watch_pods(
         };
         let ended = match event {
             Event::Delete(pod) => {
-                pod.iter().for_each(|pod| index.pod_seen(pod, true));
+                if let Some(pod) = &pod {
+                    index.pod_seen(pod, true);
+                }
                 pod
             }
             Event::Apply(pod) | Event::InitApply(pod) => {
-                pod.iter().for_each(|pod| index.pod_seen(pod, false));
+                if let Some(pod) = &pod {
+                    index.pod_seen(pod, false);
+                }
                 pod.filter(|pod| pod.ended)
             }
             Event::InitDone => {
