@@ -112,6 +112,7 @@ const CREDENTIALS: [&str; 8] = [
 const DEFAULT_KILL_AFTER: Duration = Duration::from_secs(10);
 
 #[derive(Args, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "they are flags")]
 pub(crate) struct ExecFlags {
     #[command(flatten)]
     pub(crate) slots: SlotFlags,

@@ -25,7 +25,7 @@ use crate::{
 };
 
 /// The longest lock-delay that Consul and this program know.
-const LONGEST_LOCK_DELAY: Duration = Duration::from_secs(60);
+const LONGEST_LOCK_DELAY: Duration = Duration::from_mins(1);
 
 /// The slots to take, and how they are reported.
 #[derive(Debug)]

@@ -107,6 +107,15 @@ fn what_a_command_in_a_slot_needs_is_asked_for() {
         assert_says(&said, &["--node", "exec-team-a"]);
         assert!(!said.contains("s3cr3t"), "{said}");
     }
+    let ttl = ("CONSUL_SEMAPHORE_TTL", "1s");
+    assert_says(
+        &PROGRAM.refusal(&exec(&[]), &[ttl]),
+        &["environment variable CONSUL_SEMAPHORE_TTL"],
+    );
+}
+
+#[test]
+fn what_the_steps_of_a_pipeline_need_is_asked_for() {
     let acquire = |flags: &[&'static str]| {
         let needed = ["acquire", "--prefix=a/b", "--limit=1"];
         PROGRAM.refusal(&[&needed[..], flags].concat(), &[])
@@ -136,11 +145,6 @@ fn what_a_command_in_a_slot_needs_is_asked_for() {
         &["the prefix and the session", "`acquire` has printed"],
     );
     assert_says(&PROGRAM.refusal(&["release", "a/b"], &[]), &["<SESSION>"]);
-    let ttl = ("CONSUL_SEMAPHORE_TTL", "1s");
-    assert_says(
-        &PROGRAM.refusal(&exec(&[]), &[ttl]),
-        &["environment variable CONSUL_SEMAPHORE_TTL"],
-    );
 }
 
 #[test]

@@ -111,7 +111,7 @@ async fn a_slot_that_acquire_did_not_take_is_not_given_back() {
         format!("{program} release; note $?; {program} renew; note $?; {program} held; note $?");
     let said = stage.exec("", &script).ends_with(0).await;
     assert_eq!(stage.journal(), ["1", "1", "0"]);
-    assert!(said.contains("`acquire` did not take this slot"), "{said}");
+    assert!(said.contains("`acquire` did not take the slot"), "{said}");
 }
 
 #[tokio::test]
