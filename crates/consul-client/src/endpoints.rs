@@ -269,9 +269,11 @@ impl Endpoints {
             name = format!("{name} ({})", address.ip());
         }
         let client = |most: usize, idle: Duration| {
-            let builder = self.builder(site, key, trust);
-            let builder = builder.pool_max_idle_per_host(most).pool_idle_timeout(idle);
-            builder.build().map_err(|error| root_cause(&error))
+            let pooled = self
+                .builder(site, key, trust)
+                .pool_max_idle_per_host(most)
+                .pool_idle_timeout(idle);
+            pooled.build().map_err(|error| root_cause(&error))
         };
         Ok(Target {
             name,

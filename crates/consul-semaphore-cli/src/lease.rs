@@ -197,8 +197,9 @@ impl Leased {
                 return Err(unseen(client, slot).await);
             };
             let named = Identity::parse(&session.name);
-            let lease = named.filter(|of| of.holder_kind() == LEASE && &*of.namespace == NONE);
-            let lease = lease.ok_or_else(|| InspectFailure::NoLease(slot.session.clone()))?;
+            let lease = named
+                .filter(|of| of.holder_kind() == LEASE && &*of.namespace == NONE)
+                .ok_or_else(|| InspectFailure::NoLease(slot.session.clone()))?;
             let first = holder.get_or_insert_with(|| lease.clone());
             if (&lease.cluster, &lease.uid) != (&first.cluster, &first.uid) {
                 return Err(InspectFailure::SeveralLeases);
@@ -351,8 +352,8 @@ pub(crate) async fn release(
     let settings = leased.settings(client).await?;
     let mut holder = Holder::new(settings, client.clone(), |_notice| {});
     let slots = leased.slots.into_iter();
-    let slots = slots.map(|(slot, session)| (slot.lock_key, session));
-    holder.take_over(&leased.holder.uid, slots.collect());
+    let by_key = slots.map(|(slot, session)| (slot.lock_key, session));
+    holder.take_over(&leased.holder.uid, by_key.collect());
     holder.finished();
     holder.release().await.map_err(|failed| failed.why)?;
     match holder.lost() {

@@ -436,8 +436,10 @@ impl Holder {
                 reading.is_some_and(|reading| reading.contender(session).is_none())
             })
         };
-        let gone = inherited.filter(|session| !ours(session) && is_gone(session));
-        let gone: Vec<_> = gone.cloned().collect();
+        let gone: Vec<_> = inherited
+            .filter(|session| !ours(session) && is_gone(session))
+            .cloned()
+            .collect();
         for session in &gone {
             self.program.forget(session);
         }

@@ -95,6 +95,8 @@ pub(crate) fn slots_in_environment() -> Result<Vec<SequencerToCheck>, String> {
         return Ok(Vec::new());
     };
     let all = variable("SLOTS").map(|text| slots(&text)).transpose();
-    let all = all.map_err(|error| format!("CONSUL_SEMAPHORE_SLOTS: {error}"))?;
-    Ok(granted_together(named, all))
+    match all {
+        Ok(all) => Ok(granted_together(named, all)),
+        Err(error) => Err(format!("CONSUL_SEMAPHORE_SLOTS: {error}")),
+    }
 }

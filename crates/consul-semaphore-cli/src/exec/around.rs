@@ -75,8 +75,10 @@ impl SlotsAround {
 /// Whether `acquire` took one of these slots, so that no process watches it.
 async fn is_leased(consul: &Client, slots: &[SequencerToCheck]) -> Result<bool, ExecFailure> {
     for slot in slots {
-        let session = consul.session(&slot.session).await;
-        let session = session.map_err(|error| ExecFailure::Unknown(NotTold::Consul(error)))?;
+        let session = match consul.session(&slot.session).await {
+            Ok(session) => session,
+            Err(error) => return Err(ExecFailure::Unknown(NotTold::Consul(error))),
+        };
         let holder = session.and_then(|session| Identity::parse(&session.name));
         if holder.is_some_and(|holder| holder.holder_kind() == LEASE) {
             return Ok(true);
