@@ -60,8 +60,8 @@ async fn github() {
         .shell
         .set("GITHUB_ENV", &variables.display().to_string());
     runner.shell.set("GITHUB_RUN_ID", "42");
-    let workflow = yaml(".github/workflows/release.yml");
-    let steps = workflow["jobs"]["release"]["steps"]
+    let workflow = yaml(".github/workflows/staging.yml");
+    let steps = workflow["jobs"]["deploy"]["steps"]
         .as_array()
         .expect("steps");
     for step in &steps[1..] {
@@ -105,7 +105,7 @@ async fn jenkins() {
 #[tokio::test]
 async fn a_script() {
     let runner = Runner::new().await;
-    let mut page = Page::open(PAGE);
+    let mut page = Page::open("docs/pipelines.md");
     let said = page.run(&runner.shell, "# nightly.sh").await;
     assert!(said.contains("held for 7200s from now"), "{said}");
     runner.is_free("backups").await;

@@ -146,7 +146,7 @@ pub(super) fn advice_on(refusal: &consul::Error) -> String {
         }
         refusal => match refusal.shortest_ttl() {
             Some(shortest) => format!(
-                ". Give a --ttl (of acquire: --for) of at least {}s, the session_ttl_min of this Consul",
+                ". Give a --ttl of at least {}s, the session_ttl_min of this Consul (with acquire, a --for)",
                 shortest.as_secs_f64().ceil()
             ),
             None => String::new(),
