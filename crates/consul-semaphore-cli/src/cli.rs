@@ -19,7 +19,7 @@ use consul_client as consul;
 use consul_semaphore::{LONGEST_COOLDOWN, Seconds, holder};
 
 use self::{
-    held::HELD_HELP,
+    held::{HELD_HELP, slots_around},
     lease::{ACQUIRE_HELP, RENEW_HELP},
     slots::{ModeFlag, SlotUse},
 };
@@ -29,7 +29,7 @@ pub(crate) use self::{
     lease::{AcquireFlags, RenewFlags},
     slots::SlotFlags,
 };
-use crate::exec::{self, SlotsAround};
+use crate::exec;
 
 /// Commands in slots of semaphores in Consul, and who holds and waits, on any machine.
 #[derive(Debug, Parser)]
@@ -239,7 +239,7 @@ impl ExecFlags {
             patience,
             quiet,
             foreground: self.foreground,
-            around: SlotsAround(slots_in_environment().unwrap_or_default()),
+            around: slots_around(),
             reentrant: self.reentrant,
             withheld: if self.pass_consul_credentials {
                 &[]

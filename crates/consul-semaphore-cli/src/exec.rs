@@ -39,6 +39,7 @@ pub(crate) use self::{
     failure::{EXIT_MACHINE, EXIT_SLOT_LOST, ExecFailure, UNKNOWN_TOKEN},
     guard::guard,
     limit::limit_in_consul,
+    process::variables,
     signals::Signals,
 };
 use self::{
@@ -77,14 +78,8 @@ pub(crate) struct ExecSettings {
 /// `stderr`. Must be called on the process's main thread and with a single-threaded runtime: the command ends with the
 /// thread that started it.
 pub(crate) async fn exec(settings: ExecSettings, consul: consul::Config, stderr: &Stderr) -> u8 {
-    let failed = |failure: ExecFailure| {
-        stderr.say(&failure.to_string());
-        failure.code()
-    };
-    if let Some(exposure) = consul.exposures().first().filter(|_| !settings.quiet) {
-        stderr.say(&format!("warning: {exposure}"));
-    }
-    let (mut signals, consul) = match set_up(consul) {
+    let failed = |failure| report(&failure, stderr);
+    let (mut signals, consul) = match set_up(consul, settings.quiet, stderr) {
         Ok(both) => both,
         Err(failure) => return failed(failure),
     };
@@ -123,7 +118,21 @@ pub(crate) async fn exec(settings: ExecSettings, consul: consul::Config, stderr:
     code
 }
 
-fn set_up(consul: consul::Config) -> Result<(Signals, Client), ExecFailure> {
+/// Reports a failure. Returns its exit code.
+pub(crate) fn report(failure: &ExecFailure, stderr: &Stderr) -> u8 {
+    stderr.say(&failure.to_string());
+    failure.code()
+}
+
+/// Listens for signals and makes the client. Warns of a token that others may read, unless `quiet` is set.
+pub(crate) fn set_up(
+    consul: consul::Config,
+    quiet: bool,
+    stderr: &Stderr,
+) -> Result<(Signals, Client), ExecFailure> {
+    if let Some(exposure) = consul.exposures().first().filter(|_| !quiet) {
+        stderr.say(&format!("warning: {exposure}"));
+    }
     let signals = Signals::listen().map_err(ExecFailure::System)?;
     Ok((signals, Client::new(consul)?))
 }

@@ -3,22 +3,23 @@
 //!
 //! No process renews the sessions of these slots: they end by their TTL, if no step does it before.
 
-use std::{collections::BTreeMap, io, num::NonZeroU32, time::Duration};
+use std::{io, time::Duration};
 
 use command_line::terminal::try_write;
 use consul_client::{self as consul, Client, Session};
 use consul_semaphore::{
-    Identity, Lock, Mode, OnSlotLost, Prefix, Restrictions, Sequencer,
+    Identity, Lock, Mode, OnSlotLost, Prefix, Sequencer,
     holder::{
         AcquireError, Holder, HolderKind, HolderSettings, Notice, Request, SessionSettings, SlotsOf,
     },
-    identity::{LEASE, NONE},
     plan::Start,
 };
 use tokio::time::timeout;
 
 use crate::{
-    exec::{ExecFailure, ReportWording, Signals, SlotsAround, leave, out_of_patience},
+    exec::{
+        ExecFailure, ReportWording, SlotsAround, leave, out_of_patience, report, set_up, variables,
+    },
     held::{self, NotTold, SequencerToCheck, SlotVerdict},
     inspect::InspectFailure,
     stderr::Stderr,
@@ -57,19 +58,10 @@ pub(crate) async fn acquire(
     consul: consul::Config,
     stderr: &Stderr,
 ) -> u8 {
-    let failed = |failure: ExecFailure| {
-        stderr.say(&failure.to_string());
-        failure.code()
+    let (mut signals, client) = match set_up(consul, settings.quiet, stderr) {
+        Ok(both) => both,
+        Err(failure) => return report(&failure, stderr),
     };
-    if let Some(exposure) = consul.exposures().first().filter(|_| !settings.quiet) {
-        stderr.say(&format!("warning: {exposure}"));
-    }
-    let signals = Signals::listen().map_err(ExecFailure::System);
-    let (mut signals, client) =
-        match signals.and_then(|signals| Ok((signals, Client::new(consul)?))) {
-            Ok(both) => both,
-            Err(failure) => return failed(failure),
-        };
     let words = ReportWording::new(settings.slots.request.slots());
     let (quiet, said, around) = (settings.quiet, stderr.clone(), settings.around.clone());
     let mut holder = Holder::new(settings.slots.clone(), client.clone(), move |notice| {
@@ -97,7 +89,7 @@ pub(crate) async fn acquire(
         // The sessions live on without the holder.
         Ok(()) => 0,
         Err(failure) => {
-            let code = failed(failure);
+            let code = report(&failure, stderr);
             leave(words, &mut holder, &mut signals, stderr).await;
             code
         }
@@ -142,19 +134,9 @@ fn unanswered(error: consul::Error) -> ExecFailure {
 impl SlotFormat {
     /// Returns the text that names these slots to the steps that come next.
     fn text(self, granted: &Start) -> String {
-        let first = Sequencer::from(&granted.slot);
-        let several = !granted.others.is_empty();
-        let all = several.then(|| Sequencer::list(granted));
-        let variables = [
-            ("SESSION", Some(first.session.to_string())),
-            ("LOCK_KEY", Some(first.lock_key.clone())),
-            ("LOCK_INDEX", Some(first.lock_index.to_string())),
-            ("FENCING_TOKEN", Some(first.fencing_token.to_string())),
-            ("SLOTS", all),
-        ];
-        let variables = variables
+        let variables = variables(granted)
             .into_iter()
-            .filter_map(|(name, value)| Some((format!("CONSUL_SEMAPHORE_{name}"), value?)));
+            .filter_map(|(name, value)| Some((name, value?)));
         let lines: Vec<String> = match self {
             Self::Env => variables
                 .map(|(name, value)| format!("{name}={value}\n"))
@@ -198,7 +180,7 @@ impl Leased {
             };
             let named = Identity::parse(&session.name);
             let lease = named
-                .filter(|of| of.holder_kind() == LEASE && &*of.namespace == NONE)
+                .filter(Identity::is_lease)
                 .ok_or_else(|| InspectFailure::NoLease(slot.session.clone()))?;
             let first = holder.get_or_insert_with(|| lease.clone());
             if (&lease.cluster, &lease.uid) != (&first.cluster, &first.uid) {
@@ -214,15 +196,13 @@ impl Leased {
     /// Returns the settings of the holder that `acquire` had.
     async fn settings(&self, client: &Client) -> Result<HolderSettings, InspectFailure> {
         let mut semaphores: Vec<SlotsOf> = Vec::new();
-        let mut places: BTreeMap<&str, usize> = BTreeMap::new();
         for (slot, _) in &self.slots {
             let named = slot.prefix().unwrap_or_default();
-            if let Some(place) = places.get(named) {
-                let slots = &mut semaphores[*place].slots;
-                *slots = slots.saturating_add(1);
+            let mut known = semaphores.iter_mut();
+            if let Some(of) = known.find(|of| of.prefix.as_str() == named) {
+                of.slots = of.slots.saturating_add(1);
                 continue;
             }
-            places.insert(named, semaphores.len());
             let prefix: Prefix = named.parse().map_err(|error| {
                 InspectFailure::NotReleased(format!("{}: {error}", slot.lock_key))
             })?;
@@ -294,14 +274,7 @@ async fn semaphore(
         Lock::Semaphore { body, .. } => body.limit(),
         _ => 1,
     };
-    Ok(SlotsOf {
-        prefix,
-        mode,
-        period: None,
-        limit,
-        slots: NonZeroU32::MIN,
-        restrictions: Restrictions::default(),
-    })
+    Ok(SlotsOf::one(prefix, mode, limit))
 }
 
 /// Begins the time anew for which slots of `acquire` stay held.

@@ -31,7 +31,7 @@ use command_line::{
     memory,
     terminal::try_write,
 };
-use consul_client::{Client, clock::Moment};
+use consul_client::{Client, Config, clock::Moment};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::{
@@ -111,32 +111,56 @@ fn beside_stderr(filter: &str, run: impl AsyncFnOnce(&Stderr) -> u8) -> ExitCode
 
 /// Runs a command as the flags say, and returns the exit code.
 async fn exec_as(mut flags: cli::ExecFlags, stderr: &Stderr) -> u8 {
-    let (consul, begun) = (flags.common.consul(), Moment::now());
-    if let Err(failure) = flags.slots.take_limit(&consul, stderr).await {
-        stderr.say(&failure.to_string());
-        return failure.code();
-    }
-    let mut settings = flags.settings(&consul).unwrap_or_else(|error| error.exit());
-    settings.patience = left(settings.patience, begun);
-    exec::exec(settings, consul, stderr).await
-}
-
-/// Returns what is left of a time to wait that began at this moment, in whole seconds, as it is given and reported.
-fn left(patience: Option<Duration>, begun: Moment) -> Option<Duration> {
-    let waited = Duration::from_secs(Moment::now().since(begun).as_secs());
-    patience.map(|patience| patience.saturating_sub(waited))
+    let consul = flags.common.consul();
+    let patience = match take_limit(&mut flags.slots, &consul, stderr).await {
+        Ok(patience) => patience,
+        Err(code) => return code,
+    };
+    let settings = flags.settings(&consul).unwrap_or_else(|error| error.exit());
+    exec::exec(
+        exec::ExecSettings {
+            patience,
+            ..settings
+        },
+        consul,
+        stderr,
+    )
+    .await
 }
 
 /// Takes slots as the flags say, and returns the exit code.
 async fn acquire_as(mut flags: cli::AcquireFlags, stderr: &Stderr) -> u8 {
-    let (consul, begun) = (flags.common.consul(), Moment::now());
-    if let Err(failure) = flags.slots.take_limit(&consul, stderr).await {
-        stderr.say(&failure.to_string());
-        return failure.code();
-    }
-    let mut settings = flags.settings(&consul).unwrap_or_else(|error| error.exit());
-    settings.patience = left(settings.patience, begun);
-    lease::acquire(settings, consul, stderr).await
+    let consul = flags.common.consul();
+    let patience = match take_limit(&mut flags.slots, &consul, stderr).await {
+        Ok(patience) => patience,
+        Err(code) => return code,
+    };
+    let settings = flags.settings(&consul).unwrap_or_else(|error| error.exit());
+    lease::acquire(
+        lease::AcquireSettings {
+            patience,
+            ..settings
+        },
+        consul,
+        stderr,
+    )
+    .await
+}
+
+/// Takes the limit from Consul, if the flags say so. Returns what is left of the time to wait then, or the exit code.
+async fn take_limit(
+    slots: &mut cli::SlotFlags,
+    consul: &Config,
+    stderr: &Stderr,
+) -> Result<Option<Duration>, u8> {
+    let begun = Moment::now();
+    let taken = slots.take_limit(consul, stderr).await;
+    taken.map_err(|failure| exec::report(&failure, stderr))?;
+    // Whole seconds, as they are given and reported.
+    let waited = Duration::from_secs(Moment::now().since(begun).as_secs());
+    Ok(slots
+        .patience()
+        .map(|patience| patience.saturating_sub(waited)))
 }
 
 /// Reports whether a slot is still held.

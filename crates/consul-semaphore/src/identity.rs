@@ -120,6 +120,11 @@ impl Identity {
         }
     }
 
+    /// Whether the holder's slot was taken for a fixed time, without a process that renews it.
+    pub fn is_lease(&self) -> bool {
+        self.holder_kind() == LEASE && &*self.namespace == NONE
+    }
+
     /// Reads the name of a session; `None` if the name is not one of this program's.
     pub fn parse(session_name: &str) -> Option<Self> {
         let parts: Vec<&str> = session_name.splitn(8, '/').collect();

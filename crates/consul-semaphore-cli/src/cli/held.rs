@@ -8,7 +8,7 @@ use clap::Args;
 use consul_semaphore::MOST_SLOTS;
 
 use super::CommonFlags;
-use crate::held::SequencerToCheck;
+use crate::{exec::SlotsAround, held::SequencerToCheck};
 
 /// The meaning of `held`'s exit code.
 pub(super) const HELD_HELP: &str = "Exit code: 0 the slot is held, 1 it is not, 2 that can't be told. Of several slots: 0 all are, 1 one is not.";
@@ -83,15 +83,7 @@ fn granted_together(named: SequencerToCheck, slots: Option<SlotList>) -> Vec<Seq
 /// # Errors
 /// The list of all slots can't be read.
 pub(crate) fn slots_in_environment() -> Result<Vec<SequencerToCheck>, String> {
-    let variable = |name: &str| std::env::var(format!("CONSUL_SEMAPHORE_{name}")).ok();
-    let named = || {
-        Some(SequencerToCheck {
-            lock_key: variable("LOCK_KEY")?,
-            session: variable("SESSION")?.into(),
-            lock_index: variable("LOCK_INDEX")?.parse().ok()?,
-        })
-    };
-    let Some(named) = named() else {
+    let Some(named) = first_in_environment() else {
         return Ok(Vec::new());
     };
     let all = variable("SLOTS").map(|text| slots(&text)).transpose();
@@ -99,4 +91,22 @@ pub(crate) fn slots_in_environment() -> Result<Vec<SequencerToCheck>, String> {
         Ok(all) => Ok(granted_together(named, all)),
         Err(error) => Err(format!("CONSUL_SEMAPHORE_SLOTS: {error}")),
     }
+}
+
+/// Returns the slots that this program runs in. A list of all slots that can't be read counts as missing.
+pub(super) fn slots_around() -> SlotsAround {
+    let all = slots_in_environment();
+    SlotsAround(all.unwrap_or_else(|_| first_in_environment().into_iter().collect()))
+}
+
+fn first_in_environment() -> Option<SequencerToCheck> {
+    Some(SequencerToCheck {
+        lock_key: variable("LOCK_KEY")?,
+        session: variable("SESSION")?.into(),
+        lock_index: variable("LOCK_INDEX")?.parse().ok()?,
+    })
+}
+
+fn variable(name: &str) -> Option<String> {
+    std::env::var(format!("CONSUL_SEMAPHORE_{name}")).ok()
 }

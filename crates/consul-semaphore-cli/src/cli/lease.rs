@@ -13,13 +13,10 @@ use consul_semaphore::{OnSlotLost, Seconds, holder::HolderKind};
 
 use super::{
     Cli, CommonFlags,
-    held::{SequencerFlags, slots_in_environment},
+    held::{SequencerFlags, slots_around},
     slots::{SlotFlags, SlotUse},
 };
-use crate::{
-    exec::SlotsAround,
-    lease::{AcquireSettings, SlotFormat},
-};
+use crate::lease::{AcquireSettings, SlotFormat};
 
 /// What is printed, and the meaning of the exit code.
 pub(super) const ACQUIRE_HELP: &str = "\
@@ -121,7 +118,7 @@ impl AcquireFlags {
             slots: self.slots.holder(request, consul, slot_use)?,
             patience,
             quiet,
-            around: SlotsAround(slots_in_environment().unwrap_or_default()),
+            around: slots_around(),
             format: match self.output {
                 OutputFormat::Env => SlotFormat::Env,
                 OutputFormat::Shell => SlotFormat::Shell,

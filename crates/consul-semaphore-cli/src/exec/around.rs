@@ -4,7 +4,6 @@ use consul_client::Client;
 use consul_semaphore::{
     Identity, Prefix,
     holder::{Request, SlotsOf},
-    identity::LEASE,
 };
 
 use super::failure::ExecFailure;
@@ -80,7 +79,7 @@ async fn is_leased(consul: &Client, slots: &[SequencerToCheck]) -> Result<bool, 
             Err(error) => return Err(ExecFailure::Unknown(NotTold::Consul(error))),
         };
         let holder = session.and_then(|session| Identity::parse(&session.name));
-        if holder.is_some_and(|holder| holder.holder_kind() == LEASE) {
+        if holder.is_some_and(|holder| holder.is_lease()) {
             return Ok(true);
         }
     }

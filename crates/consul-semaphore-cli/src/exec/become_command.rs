@@ -24,7 +24,7 @@ pub(super) const LONGEST_VARIABLES: usize = 4096;
 pub(super) const EXIT_UNUSED: u8 = 1;
 
 /// Variables of the command's environment, each with its value, or to be removed.
-pub(super) type Variables = Vec<(String, Option<String>)>;
+pub(crate) type Variables = Vec<(String, Option<String>)>;
 
 /// Becomes the command of an `exec`.
 #[derive(Args, Debug)]

@@ -262,7 +262,7 @@ impl CommandProcess {
 /// Returns the environment variables that name the first slot to a command, and all slots if there are several. The
 /// variable for all slots is removed otherwise, so that the command does not see the slots of an `exec` around this
 /// one.
-fn variables(slots: &plan::Start) -> Variables {
+pub(crate) fn variables(slots: &plan::Start) -> Variables {
     let slot = &slots.slot;
     let several = !slots.others.is_empty();
     let first = [

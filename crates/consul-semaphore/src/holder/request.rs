@@ -98,20 +98,27 @@ pub enum InvalidRequest {
     },
 }
 
-impl Request {
-    /// Returns a request for one slot of one semaphore.
-    ///
-    /// # Errors
-    /// The limit is impossible.
-    pub fn one(prefix: Prefix, mode: Mode, limit: u32) -> Result<Self, InvalidRequest> {
-        Self::new(vec![SlotsOf {
+impl SlotsOf {
+    /// Returns one slot of a semaphore without restrictions, which is no rate.
+    pub fn one(prefix: Prefix, mode: Mode, limit: u32) -> Self {
+        Self {
             prefix,
             mode,
             period: None,
             limit,
             slots: NonZeroU32::MIN,
             restrictions: Restrictions::default(),
-        }])
+        }
+    }
+}
+
+impl Request {
+    /// Returns a request for one slot of one semaphore.
+    ///
+    /// # Errors
+    /// The limit is impossible.
+    pub fn one(prefix: Prefix, mode: Mode, limit: u32) -> Result<Self, InvalidRequest> {
+        Self::new(vec![SlotsOf::one(prefix, mode, limit)])
     }
 
     /// Checks that a program of this priority can have all requested slots at some time.
