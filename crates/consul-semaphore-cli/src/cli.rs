@@ -25,7 +25,9 @@ use self::{
 };
 pub(crate) use self::{
     held::{HeldFlags, slots_in_environment},
-    inspect::{CommonFlags, CompletionFlags, ListFlags, ReleaseFlags, ShowFlags, WatchFlags},
+    inspect::{
+        CommonFlags, CompletionFlags, ListFlags, ManualFlags, ReleaseFlags, ShowFlags, WatchFlags,
+    },
     lease::{AcquireFlags, RenewFlags},
     slots::SlotFlags,
 };
@@ -68,6 +70,8 @@ pub(crate) enum Command {
     Release(Box<ReleaseFlags>),
     /// Print the script that completes this program's commands and flags in a shell
     Completion(CompletionFlags),
+    /// Write this program's manual pages into a folder, for those who make packages of it
+    Manual(ManualFlags),
     #[command(hide = true)]
     Become(exec::Become),
 }

@@ -80,6 +80,7 @@ fn main() -> ExitCode {
         }),
         Command::Release(flags) => release(&flags),
         Command::Completion(flags) => completion(&flags),
+        Command::Manual(flags) => manual(&flags),
         Command::Become(flags) => become_command(&flags),
     }
 }
@@ -235,15 +236,33 @@ fn release(flags: &cli::ReleaseFlags) -> ExitCode {
     })
 }
 
-/// Prints the script that completes the command line.
-fn completion(flags: &cli::CompletionFlags) -> ExitCode {
+/// Returns the command line without the commands that this program calls by itself.
+fn shown() -> clap::Command {
     let cli = Cli::command();
     let shown = cli
         .get_subcommands()
         .filter(|command| !command.is_hide_set());
-    let mut shown = clap::Command::new(env!("CARGO_BIN_NAME"))
+    let about = cli.get_about().cloned().unwrap_or_default();
+    clap::Command::new(env!("CARGO_BIN_NAME"))
+        .about(about)
         .version(env!("CARGO_PKG_VERSION"))
-        .subcommands(shown.cloned());
+        .subcommands(shown.cloned())
+}
+
+/// Writes the manual pages into a folder.
+fn manual(flags: &cli::ManualFlags) -> ExitCode {
+    match clap_mangen::generate_to(shown(), &flags.folder) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => end(
+            &format!("{}: {error}", flags.folder.display()),
+            exec::EXIT_MACHINE,
+        ),
+    }
+}
+
+/// Prints the script that completes the command line.
+fn completion(flags: &cli::CompletionFlags) -> ExitCode {
+    let mut shown = shown();
     let mut script = Vec::new();
     clap_complete::generate(flags.shell, &mut shown, env!("CARGO_BIN_NAME"), &mut script);
     match try_write(&String::from_utf8_lossy(&script)) {

@@ -1,6 +1,11 @@
 //! The program as its user meets it: flags, environment, help. No server is needed.
 
-use testbed::command_line::{Program, assert_says, text};
+use std::fs;
+
+use testbed::{
+    Folder,
+    command_line::{Program, assert_says, text},
+};
 
 const PROGRAM: Program = Program::at(env!("CARGO_BIN_EXE_consul-semaphore"));
 
@@ -164,4 +169,21 @@ fn help_tells_of_every_environment_variable_of_consul() {
             ],
         );
     }
+}
+
+#[test]
+fn each_command_has_a_manual_page() {
+    let folder = Folder::new().unwrap();
+    let path = folder.path().to_str().unwrap();
+    assert!(PROGRAM.run(&["manual", path], &[]).status.success());
+    let page = |name: &str| fs::read_to_string(folder.path().join(name)).unwrap();
+    assert_says(&page("consul-semaphore.1"), &["exec", "acquire", "release"]);
+    let exec = page("consul-semaphore-exec.1");
+    assert_says(&exec, &["wait\\-for", "CONSUL_HTTP_ADDR", "Exit code"]);
+    let hidden = folder.path().join("consul-semaphore-become.1");
+    assert!(!hidden.exists(), "nobody calls it");
+
+    let nowhere = PROGRAM.run(&["manual", "/nowhere/at/all"], &[]);
+    assert_eq!(nowhere.status.code(), Some(71));
+    assert_says(&text(nowhere.stderr), &["/nowhere/at/all: No such file"]);
 }

@@ -4,6 +4,8 @@
     reason = "these comments are the help, which is shown as it stands"
 )]
 
+use std::path::PathBuf;
+
 use clap::{Args, ValueEnum};
 use command_line::{ConsulFlags, filter};
 use consul_client::Config;
@@ -144,4 +146,11 @@ pub(crate) struct CompletionFlags {
     /// The shell
     #[arg(value_enum, value_name = "SHELL")]
     pub(crate) shell: clap_complete::Shell,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ManualFlags {
+    /// The folder, which must be there: one page for the program, and one for each command
+    #[arg(value_name = "FOLDER")]
+    pub(crate) folder: PathBuf,
 }
