@@ -104,7 +104,7 @@ pub(crate) struct Run {
     #[arg(long, env, value_name = "NUMBER", default_value_t = Config::MAX_WATCHES, value_parser = RangedU64ValueParser::<u32>::new().range(1..=100_000))]
     pub(crate) consul_max_watches: u32,
 
-    /// How many MiB to keep of what Consul lists, over all prefixes
+    /// How many MiB of memory the data that Consul lists may take, for all prefixes together
     #[arg(long, env, value_name = "MIB", default_value_t = CONSUL_MEMORY, value_parser = RangedU64ValueParser::<u32>::new().range(16..=100_000))]
     pub(crate) consul_memory: u32,
 
@@ -139,7 +139,7 @@ pub(crate) struct OperatorFlags {
     #[arg(long, env, value_name = "NAME", value_parser = name)]
     pub(crate) consul_node: Option<String>,
 
-    /// The folder in Consul for the semaphores of a namespace, with its name in place of {namespace}
+    /// The folder in Consul for the semaphores of a namespace; {namespace} stands for the namespace's name
     #[arg(long, env, value_name = "FOLDER", default_value = TenantPrefix::DEFAULT)]
     pub(crate) tenant_prefix: TenantPrefix,
 
@@ -151,8 +151,8 @@ pub(crate) struct OperatorFlags {
     #[arg(long, env, value_name = "BOOL", default_value_t = true, action = ArgAction::Set)]
     pub(crate) fair_order: bool,
 
-    /// For how long a Job that asks for several slots is passed over by Jobs behind it, once it is the first in a queue;
-    /// after that, free slots are kept for it
+    /// How long Jobs behind a Job that asks for several slots may overtake it after it has become the first in a queue;
+    /// then free slots are kept for it
     #[arg(long, env, value_name = "TIME", default_value = "60s")]
     pub(crate) pass_over: Seconds<1, 3600>,
 }

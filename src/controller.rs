@@ -328,7 +328,7 @@ fn log_part(scope: &Scope) {
             namespaces,
             semaphores,
         } = scope;
-        tracing::info!(%namespaces, %semaphores, "working for a part of it");
+        tracing::info!(%namespaces, %semaphores, "working for a part of the cluster");
     }
 }
 

@@ -333,7 +333,7 @@ impl ClusterWorkloads {
             failed.map_or(Ok(()), Err)
         };
         if let Err::<_, CallError>(error) = ended.await {
-            tracing::warn!(namespace, kind = %kind.name(), labels, %error, "what an ended workload is made of may run on");
+            tracing::warn!(namespace, kind = %kind.name(), labels, %error, "can't delete the children of an ended workload: they may continue to run");
         }
     }
 

@@ -36,7 +36,7 @@ pub(crate) enum MetricsAuth {
     /// Everybody who can reach the address
     #[default]
     None,
-    /// Everybody with a bearer token that the API server knows, whose user may get the nonResourceURL /metrics
+    /// Everybody with a valid bearer token of the API server whose user may get the nonResourceURL /metrics
     Kubernetes,
 }
 

@@ -14,8 +14,8 @@ use consul_semaphore_workload::{Kind, Kinds, Table};
 /// The kinds that an operator serves.
 #[derive(Args, Debug, Default)]
 pub(crate) struct WorkloadFlags {
-    /// The kinds of workloads to serve besides Jobs, by their plural names or kueue, separated by commas; or all. Given
-    /// several times, it is all of these
+    /// The kinds of workloads to serve besides Jobs, separated by commas: plural names such as jobsets, kueue, or all. You
+    /// can repeat the flag
     #[arg(long, env, value_name = "NAMES")]
     workloads: Vec<Kinds>,
 }

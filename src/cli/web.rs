@@ -31,7 +31,7 @@ pub(crate) enum WebAuth {
     /// Users who log in with a Kubernetes token, for the ConsulSemaphores that they may list
     #[default]
     Kubernetes,
-    /// Everybody who reaches it, so the address must be a loopback address
+    /// Everybody who can reach the page, so the address must be a loopback address
     None,
 }
 

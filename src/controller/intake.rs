@@ -246,7 +246,7 @@ mod tests {
         let (reason, note, _) = explain(&workload, &Unclaimed::Obstacle(unsatisfiable));
         assert_eq!(reason, Reason::Unsatisfiable);
         assert!(
-            note.contains("4 slots of db, of which it can have 3"),
+            note.contains("4 slots of db, but can have at most 3"),
             "{note}"
         );
         let missing = Unclaimed::Missing(vec!["db".into(), "licenses".into()]);

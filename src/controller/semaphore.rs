@@ -705,7 +705,7 @@ impl SemaphoreController {
              Those that hold one keep it until they release it. Restart programs with {to}, and \
              set spec.limit to {to} in other clusters"
         );
-        tracing::warn!(semaphore = %self.reference, from, to, others, "others will be refused");
+        tracing::warn!(semaphore = %self.reference, from, to, others, "clients with the old limit will be refused");
         self.emit(events::Reason::OthersRefused, note);
     }
 

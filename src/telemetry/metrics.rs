@@ -225,13 +225,13 @@ impl Metrics {
                 "How long a pass took, without the calls that follow",
                 durations(),
             ),
-            grants: make.plain("grants", "Slots granted to Jobs of this cluster: all of a Job that asks for several"),
+            grants: make.plain("grants", "Slots granted to Jobs of this cluster; a Job that asks for several slots counts with all of them"),
             releases: make.plain("releases", "Slots released by Jobs of this cluster"),
             losses: make.plain("losses", "Slots lost while their Jobs ran"),
             starts: make.plain("starts", "Workloads started in their slots, by kind"),
             waits: make.seconds(
                 "wait",
-                "How long Jobs waited for a grant: once for each semaphore that a Job asks for slots of, and each key",
+                "How long Jobs waited for a grant, counted once for each semaphore and key of which a Job asks for slots",
                 Family::new_with_constructor(waits as fn() -> Histogram),
             ),
             ends: make.plain(

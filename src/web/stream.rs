@@ -289,11 +289,7 @@ impl ReplicaState {
     /// Returns the state for a user who may see nothing: that there is a problem, but not which.
     fn in_brief(self) -> Self {
         let is_fine = self.obstacles.is_empty();
-        let obstacles = if is_fine {
-            ""
-        } else {
-            "something is in its way"
-        };
+        let obstacles = if is_fine { "" } else { "there is a problem" };
         Self {
             obstacles: obstacles.to_owned(),
             remarks: String::new(),

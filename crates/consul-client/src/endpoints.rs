@@ -344,7 +344,7 @@ impl Site {
         if let (Some(name), "https") = (&config.tls.server_name, base.scheme()) {
             // The certificate is checked against the URL's host, so that stays the name; the address is given
             // separately.
-            let problem = format!("{name:?} is no host name");
+            let problem = format!("{name:?} is not a host name");
             base.set_host(Some(name))
                 .map_err(|_| ConfigError::new(TLS_SERVER_NAME, problem))?;
         }

@@ -259,7 +259,7 @@ impl WireEntry<'_> {
     }
 
     pub(super) fn decode(self) -> Result<Entry, Error> {
-        let not_base64 = || Error::decode(&format!("the value of {:?} is no base64", self.key));
+        let not_base64 = || Error::decode(&format!("the value of {:?} is not base64", self.key));
         Ok(Entry {
             value: listing::bytes(self.value).ok_or_else(not_base64)?,
             key: self.key,

@@ -59,14 +59,14 @@ fn what_a_command_in_a_slot_needs_is_asked_for() {
         (vec![db, "--limit=1"], "cannot be used with"),
         (vec![db, "--key=a"], "cannot be used with"),
         (vec![db, "--mode=mutex"], "cannot be used with"),
-        (vec![db, db], "db is there twice"),
+        (vec![db, db], "db is named twice"),
         (
             vec![
                 db,
                 "--semaphore=prefix=a,limit=1,key=b",
                 "--semaphore=prefix=a/b,limit=1",
             ],
-            "a/b is there twice",
+            "a/b is named twice",
         ),
         (vec![db; 9], "1 to 8 semaphores, not of 9"),
         (
@@ -131,7 +131,7 @@ fn what_the_steps_of_a_pipeline_need_is_asked_for() {
         ),
         (
             vec!["--for=1h", "--mode=rate", "--period=1m"],
-            "can't be given back",
+            "can't be released",
         ),
     ] {
         assert_says(&acquire(&flags), &[said]);

@@ -32,7 +32,7 @@ impl Table {
     /// The manifest is not a `ConfigMap`.
     pub fn parse(manifest: &str, taken: &Kinds) -> Result<Self, String> {
         let map: ConfigMap =
-            yaml::parse(manifest).map_err(|why| format!("this is no ConfigMap: {why}"))?;
+            yaml::parse(manifest).map_err(|why| format!("this is not a ConfigMap: {why}"))?;
         Ok(Self::read(&map.data, taken))
     }
 
@@ -51,7 +51,7 @@ impl Table {
             }
         }
         if let Some(first) = data.keys().nth(MOST_ROWS) {
-            let why = format!("there are {MOST_ROWS} entries before it, and no more are read");
+            let why = format!("only the first {MOST_ROWS} entries are read");
             table.mistakes.insert(first.clone(), why);
         }
         table

@@ -86,8 +86,8 @@ fn election(election: &LeaseSearchResult) -> Line {
         of(
             Outcome::Warning,
             format!(
-                "no replica leads: {why}. Until one does nothing is granted or released, the status of \
-                 ConsulSemaphores is out of date, and their deletion waits"
+                "no replica leads: {why}. Until a replica leads, no slots are granted or released, the status of \
+                 ConsulSemaphores is out of date, and deletions of ConsulSemaphores wait"
             ),
         )
     };
@@ -274,11 +274,11 @@ fn cluster(id: &Answer<String>) -> Line {
             Outcome::Failed,
             "the namespace kube-system has no uid",
         )
-        .todo("this is an unusual cluster: give the operator --consul-node and --cluster-name"),
+        .todo("this cluster has no id, which is unusual: start the operator with --consul-node and --cluster-name"),
         Err(why) => line(
             "cluster id",
             Outcome::Unknown,
-            format!("it is the uid of the namespace kube-system: {why}"),
+            format!("can't read the uid of the namespace kube-system: {why}"),
         )
         .todo("use a kubeconfig that may get that namespace, or give --consul-node"),
     }
@@ -309,7 +309,7 @@ fn schema(installed: &Answer<crate::check::kubernetes::Definition>) -> Line {
         }
     };
     match difference(&ConsulSemaphore::crd(), installed) {
-        None => of(Outcome::Ok, "it is this program's".to_owned()),
+        None => of(Outcome::Ok, "it matches this program".to_owned()),
         Some(Difference::Version) => of(
             Outcome::Failed,
             "v1alpha1 is not the stored version".to_owned(),
@@ -317,7 +317,7 @@ fn schema(installed: &Answer<crate::check::kubernetes::Definition>) -> Line {
         .todo(INSTALL),
         Some(Difference::Property(path)) => {
             let message = format!(
-                "it has no {path}: it belongs to another version of the program, and the API server drops what is written there"
+                "it has no {path}, so it belongs to another version of the program, and the API server drops values of this field"
             );
             of(Outcome::Failed, message).todo(INSTALL)
         }

@@ -265,7 +265,7 @@ pub(super) fn why_it_waits(
     }
     if others > 0 {
         return ok(format!(
-            "a slot is free, but {others} of other clusters or programs wait: those that were queued before it come first"
+            "a slot is free, but {others} of other clusters or programs wait: those that were queued earlier come first"
         ));
     }
     stays("a slot is free, but kept for a Job that had it before or whose pods have not ended")

@@ -97,7 +97,7 @@ pub(super) fn reserve(text: &str) -> Result<Reserved, String> {
         .strip_prefix("minPriority=")
         .ok_or_else(|| format!("minPriority is missing: {ALLOWED_RESERVE}"))?;
     let min_priority = priority.parse().map_err(|_error| {
-        format!("minPriority: {priority:?} is no whole number: {ALLOWED_RESERVE}")
+        format!("minPriority: {priority:?} is not a whole number: {ALLOWED_RESERVE}")
     })?;
     let slots = number(slots.trim(), GREATEST_LIMIT);
     Ok(Reserved {
@@ -177,11 +177,11 @@ mod tests {
             ("0 22 * * *,duration=1s", "duration: "),
             (
                 "0 22 * * *,duration=1h,duration=2h",
-                "duration is there twice",
+                "duration is named twice",
             ),
             (
                 "0 22 * * *,duration=1h,limit=0",
-                "limit: \"0\" is no number from 1",
+                "limit: \"0\" is not a number from 1",
             ),
             (
                 "0 22 * *,duration=1h",
@@ -200,10 +200,13 @@ mod tests {
         for (text, expected) in [
             ("1", "minPriority is missing: write SLOTS,minPriority=N"),
             ("1,priority=5", "minPriority is missing"),
-            ("1,minPriority=high", "\"high\" is no whole number: write"),
+            (
+                "1,minPriority=high",
+                "\"high\" is not a whole number: write",
+            ),
             (
                 "0,minPriority=1",
-                "\"0\" is no number from 1 to 5000: write",
+                "\"0\" is not a number from 1 to 5000: write",
             ),
         ] {
             let said = reserve(text).unwrap_err();

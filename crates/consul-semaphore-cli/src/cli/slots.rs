@@ -23,7 +23,7 @@ const DEFAULT_NODE: &str = "consul-semaphore-exec";
 #[derive(Args, Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "they are flags")]
 pub(crate) struct SlotFlags {
-    /// Where the semaphore lives in Consul
+    /// The semaphore's prefix in Consul
     #[arg(
         long,
         env = "CONSUL_SEMAPHORE_PREFIX",
@@ -32,8 +32,8 @@ pub(crate) struct SlotFlags {
     )]
     prefix: Option<Prefix>,
 
-    /// How many slots there are: the same for all who use the prefix. "consul" goes by the limit that the semaphore has
-    /// in Consul, which a ConsulSemaphore or another program has set
+    /// How many slots there are; all users of the prefix must set the same number. With "consul", the limit is the one
+    /// that the semaphore has in Consul, which a ConsulSemaphore or another program has set
     #[arg(
         long,
         short = 'n',
@@ -44,8 +44,8 @@ pub(crate) struct SlotFlags {
     )]
     limit: Option<LimitFlag>,
 
-    /// How the semaphore is stored in Consul: a mutex has one slot, which `consul lock -n 1` takes. In a rate the limit
-    /// is on how many commands and Jobs start in a period
+    /// How the semaphore is stored in Consul: a mutex has one slot, which `consul lock -n 1` takes. For a rate, the
+    /// limit is how many commands and Jobs may start in a period
     #[arg(
         long,
         env = "CONSUL_SEMAPHORE_MODE",
@@ -55,18 +55,18 @@ pub(crate) struct SlotFlags {
     )]
     mode: ModeFlag,
 
-    /// For mode rate: at most as many commands and Jobs as the limit start in any such time, 1s to 12h. This program
-    /// keeps running for so long after the start, and exits with the command's exit code
+    /// For mode rate: within any period of this length, 1s to 12h, at most --limit commands and Jobs start. This program
+    /// continues to run until the period is over, and exits with the command's exit code
     #[arg(long, env = "CONSUL_SEMAPHORE_PERIOD", value_name = "DURATION")]
     period: Option<Period>,
 
-    /// A separate semaphore below the prefix, as for a Job of a keyed ConsulSemaphore
+    /// Use the semaphore of this key below the prefix, as a Job of a keyed ConsulSemaphore does
     #[arg(long, env = "CONSUL_SEMAPHORE_KEY", value_name = "KEY")]
     key: Option<Key>,
 
     /// Grant slots only while a window is open: "SCHEDULE,duration=DURATION[,timeZone=ZONE][,limit=N]", such as
-    /// "0 22 * * 1,3,duration=6h,timeZone=Europe/Berlin". The schedule is the five fields of cron. Repeat it for several
-    /// windows; in the variable, separate them by semicolons
+    /// "0 22 * * 1,3,duration=6h,timeZone=Europe/Berlin". The schedule has the five fields of cron. Repeat the flag for
+    /// several windows; in the variable, separate the windows by semicolons
     #[arg(
         long = "window",
         env = "CONSUL_SEMAPHORE_WINDOW",
@@ -76,7 +76,7 @@ pub(crate) struct SlotFlags {
     )]
     windows: Vec<WindowSpec>,
 
-    /// Leave the last free slots to the priority N and above: SLOTS,minPriority=N
+    /// Leave the last free slots to holders with the priority N or higher: SLOTS,minPriority=N
     #[arg(
         long,
         env = "CONSUL_SEMAPHORE_RESERVE",
@@ -85,10 +85,10 @@ pub(crate) struct SlotFlags {
     )]
     reserve: Option<Reserved>,
 
-    /// Instead of the flags above: prefix=PREFIX,limit=N[,slots=N][,key=KEY][,mode=MODE][,period=DURATION]
+    /// One semaphore, instead of the flags above: prefix=PREFIX,limit=N[,slots=N][,key=KEY][,mode=MODE][,period=DURATION]
     /// [,window=(...)][,reserve=(...)].
-    /// Repeat it for slots of several semaphores; all are granted at once, or none. In the variable, separate them by
-    /// semicolons
+    /// Repeat the flag for slots of several semaphores; all slots are granted at once, or none. In the variable, separate
+    /// the semaphores by semicolons
     #[arg(
         long = "semaphore",
         env = "CONSUL_SEMAPHORE_SEMAPHORE",
@@ -99,7 +99,7 @@ pub(crate) struct SlotFlags {
     )]
     semaphores: Vec<holder::SlotsOf>,
 
-    /// Higher goes first
+    /// The priority: a higher one gets slots first
     #[arg(
         long,
         env = "CONSUL_SEMAPHORE_PRIORITY",
@@ -109,11 +109,11 @@ pub(crate) struct SlotFlags {
     )]
     priority: i32,
 
-    /// Fail with 78 if nobody uses a prefix yet, instead of making a new semaphore: for a prefix that is easily mistyped
+    /// Fail with 78 if nobody uses a prefix yet, instead of creating a new semaphore at a mistyped prefix
     #[arg(long)]
     must_exist: bool,
 
-    /// Report only what goes wrong, not waiting and grants
+    /// Print only problems, and not waits and grants
     #[arg(long, short)]
     pub(super) quiet: bool,
 
@@ -125,7 +125,7 @@ pub(crate) struct SlotFlags {
     #[arg(long = "try", conflicts_with = "wait_for")]
     once: bool,
 
-    /// How long the slot of a dead holder stays unused before it is granted here, 0s to 60s
+    /// How long to wait before taking the slot of a dead holder, 0s to 60s
     #[arg(
         long,
         env = "CONSUL_SEMAPHORE_LOCK_DELAY",
@@ -134,8 +134,8 @@ pub(crate) struct SlotFlags {
     )]
     lock_delay: Seconds<0, 60>,
 
-    /// Whether slots are granted by priority and age across everyone who waits at the prefix; false: they go to the
-    /// fastest client
+    /// Whether priority and age decide who gets a slot among all who wait at the prefix; false: the fastest client gets
+    /// the slot
     #[arg(long, env = "CONSUL_SEMAPHORE_FAIR_ORDER", value_name = "BOOL", default_value_t = true, action = ArgAction::Set)]
     fair_order: bool,
 
@@ -143,9 +143,9 @@ pub(crate) struct SlotFlags {
     #[arg(long, env = "CONSUL_SEMAPHORE_NAME", value_name = "NAME", value_parser = name)]
     name: Option<String>,
 
-    /// The external Consul node that owns the session: the same for everyone who may end each other's commands.
-    /// Required with a token, unless exec uses a local agent [default: of exec with a local agent, the agent's own; else
-    /// consul-semaphore-exec]
+    /// The external Consul node that owns the session. All who use the same node can end each other's commands.
+    /// Required with a token, unless exec uses a local agent [default: the agent's own node if exec uses a local agent,
+    /// else consul-semaphore-exec]
     #[arg(long, env = "CONSUL_SEMAPHORE_NODE", value_name = "NAME", value_parser = name)]
     node: Option<String>,
 }
@@ -163,9 +163,9 @@ fn limit(text: &str) -> Result<LimitFlag, String> {
         return Ok(LimitFlag::Consul);
     }
     let number = semaphore::number(text, semaphore::GREATEST_LIMIT);
-    number
-        .map(LimitFlag::Number)
-        .map_err(|error| format!("{error}: give one, or consul for the limit that is there"))
+    number.map(LimitFlag::Number).map_err(|error| {
+        format!("{error}: give such a number, or consul for the limit that Consul has")
+    })
 }
 
 /// How the semaphore is stored in Consul.
@@ -176,7 +176,7 @@ pub(super) enum ModeFlag {
     Semaphore,
     /// A key that the holder's session has locked
     Mutex,
-    /// A body with a limit and the sessions of those that started within the period
+    /// A body with a limit and the sessions of the commands and Jobs that started within the period
     Rate,
 }
 
@@ -188,11 +188,11 @@ impl ModeFlag {
     ) -> Result<(consul_semaphore::Mode, Option<Duration>), String> {
         match (self, period) {
             (Self::Rate, None) => {
-                Err("a rate needs a period: give one from 1s to 12h, such as 1m".to_owned())
+                Err("a rate needs a period: set one from 1s to 12h, such as 1m".to_owned())
             }
-            (Self::Semaphore | Self::Mutex, Some(_)) => {
-                Err("a period is for mode rate: give that mode, or no period".to_owned())
-            }
+            (Self::Semaphore | Self::Mutex, Some(_)) => Err(
+                "a period is only for mode rate: set this mode, or leave the period out".to_owned(),
+            ),
             (Self::Semaphore, None) => Ok((consul_semaphore::Mode::Semaphore, None)),
             (Self::Mutex, None) => Ok((consul_semaphore::Mode::Mutex, None)),
             (Self::Rate, Some(period)) => {

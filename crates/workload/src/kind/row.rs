@@ -243,7 +243,7 @@ impl TryFrom<String> for Selector {
             return Ok(Self(text));
         }
         Err(format!(
-            "{:?} is no selector: write label=value, several with commas, with {{name}} or {{uid}} of the workload in a \
+            "{:?} is not a selector: write label=value, several with commas, with {{name}} or {{uid}} of the workload in a \
              value, at most 252 bytes",
             shown(&text)
         ))

@@ -628,7 +628,7 @@ pods:
         ("kind: Run", "kind: 'Run:a'", "kind: write letters"),
         ("plural: runs", "plural: runs/status", "plural: write"),
         ("example.com/v1", "v1", "apiVersion: write group/version"),
-        ("spec.suspend", "spec..suspend", "is no path"),
+        ("spec.suspend", "spec..suspend", "is not a path"),
         (
             "path: spec.suspend",
             "path: 'spec.a[*].b'",
@@ -669,7 +669,7 @@ pods:
         (
             "pods:\n",
             "pods:\n  labels: ['a in ({name})']\n",
-            "is no selector",
+            "is not a selector",
         ),
         (
             "pods:\n",

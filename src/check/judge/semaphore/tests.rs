@@ -180,7 +180,7 @@ fn windows_say_when_they_open_and_which_never_do() {
         .lock(&[LIVE])
         .contender(LIVE)
         .spec("windows", json!([window("* * * * *", 1)]));
-    few.assert("windows", Outcome::Ok, &["one is open, for 1 slots"]);
+    few.assert("windows", Outcome::Ok, &["a window is open, for 1 slots"]);
     let words = ["no slot is free for it: 1 of 2 may be held", LIVE];
     few.assert("first: a", Outcome::Ok, &words);
 }
@@ -190,7 +190,7 @@ fn reserved_slots_that_leave_nothing_are_reported() {
     let mut all = Facts::new();
     all.spec("reserved", json!({ "slots": 2, "minPriority": 10 }));
     let words = [
-        "leaves no slot for Jobs of a priority below 10",
+        "leaves no slot for Jobs with a priority below 10",
         "fewer than 2",
     ];
     all.assert("reserved", Outcome::Warning, &words);
@@ -283,7 +283,7 @@ fn what_is_no_session_takes_a_slot_and_is_not_repeated() {
     facts.assert("dead holders", Outcome::Warning, &words);
     let words = [
         "no slot is free",
-        "an entry that is no session, which is dead",
+        "an entry that is not a session, which is dead",
     ];
     facts.assert("first: a", Outcome::Ok, &words);
 }
