@@ -143,7 +143,7 @@ impl Policy {
         let kind = &self.kind;
         match (self.role, &self.source) {
             (Role::Hold | Role::Refuse, Source::Operator) => {
-                "a Job that is made running is suspended when the operator sees it, and its pods may run until then".into()
+                "a Job that is created without suspend: true is suspended when the operator sees it, and its pods may run until then".into()
             }
             (Role::Guard, Source::Operator) => {
                 "a waiting Job that somebody starts is suspended when the operator sees it, and its pods may run until then"
@@ -154,14 +154,14 @@ impl Policy {
                  says so"
             ),
             (Role::Hold, _) => format!(
-                "a {kind} waits only if its user makes it held, and with the label {WAITS_LABEL}"
+                "a {kind} waits only if its user creates it held and with the label {WAITS_LABEL}"
             ),
-            (Role::Guard, _) => format!("whoever may change a waiting {kind} can start it"),
+            (Role::Guard, _) => format!("anybody who may change a waiting {kind} can start it"),
             (Role::Refuse, _) => {
                 format!("a {kind} that can't be held is not refused, and only an event says so")
             }
             (Role::Operator, _) => {
-                format!("who has the operator's token can have a {kind} run anything")
+                format!("anybody who has the operator's token can make a {kind} run anything")
             }
         }
     }

@@ -178,7 +178,7 @@ async fn return_to_queue(context: &Context, tracked: &TrackedWorkload) -> PodChe
     let advice = match error.is_unwanted() {
         Some(_) => "allow the operator to change the status of its Workload",
         // For example, a webhook is away.
-        None => "it is tried again",
+        None => "the operator retries",
     };
     if let WriteError::Refused { message, .. } = error {
         let note = format!(

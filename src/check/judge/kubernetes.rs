@@ -139,7 +139,7 @@ fn operators(contested: &Answer<FoundObjects>) -> Option<Line> {
     let line = found(
         "operators",
         contested,
-        "no ConsulSemaphore is managed by more than one",
+        "no ConsulSemaphore is managed by more than one operator",
         "more than one operator manages the same ConsulSemaphore, or did in the last 10 minutes. They keep its limit \
          and start no Job twice, but each emits all events and writes the status",
         "stop all but one, or give each a --semaphore-selector or --namespaces: docs/scope.md",

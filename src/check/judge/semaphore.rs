@@ -385,7 +385,7 @@ fn lock(place: &LockKeyFacts, plan: &Plan) -> Line {
         }
         (Lock::Semaphore { .. }, Some(Agreement::Conflict { theirs })) => {
             let message = format!(
-                "Consul's limit is {theirs} and spec.limit is {limit}: another program or cluster wrote Consul's, and nothing is granted until both agree"
+                "Consul's limit is {theirs} and spec.limit is {limit}: another program or cluster wrote Consul's limit, and nothing is granted until both agree"
             );
             of(Outcome::Failed, message).todo(format!(
                 "set spec.limit to {theirs}, make all others use {limit}, or set spec.limitPolicy to Enforce"
