@@ -44,7 +44,7 @@ use serde::{Deserialize, Serialize};
         name = "Limit",
         type_ = "integer",
         json_path = ".spec.limit",
-        description = "How many slots there are"
+        description = "Number of slots"
     ),
     printcolumn(
         name = "Held",
@@ -113,7 +113,7 @@ use serde::{Deserialize, Serialize};
     validation = immutable("consul.partition")
 )]
 pub struct ConsulSemaphoreSpec {
-    /// How many slots there are, from 1 to 5000. You can change it at any time. A lower limit takes
+    /// The number of slots, from 1 to 5000. You can change it at any time. A lower limit takes
     /// no slot away: the number of holders falls as Jobs end.
     #[schemars(range(min = 1, max = 5000))]
     pub limit: i32,
@@ -138,21 +138,21 @@ pub struct ConsulSemaphoreSpec {
         .message("period must be whole hours, minutes and seconds from 1s to 12h, such as 10s or 1m"))]
     pub period: Option<Period>,
 
-    /// Whether each value of the Jobs' annotation `consul-semaphore.io/key` has a semaphore of its
-    /// own, at `<prefix>/<key>`, with this limit. A Job without that annotation then stays suspended.
-    /// The default is false. Can't be changed later.
+    /// If true, each key that a Job names, for example in the annotation `consul-semaphore.io/key`, has a semaphore of
+    /// its own at `<prefix>/<key>`, with this limit. A Job that names no key stays suspended. The default is false.
+    /// Can't be changed later.
     #[serde(default)]
     pub keyed: bool,
 
-    /// What to do when Consul holds another limit that this `ConsulSemaphore` did not write.
-    /// Refuse, the default: grant nothing until both agree. Enforce: write the limit of this spec.
+    /// What the operator does when Consul has another limit that this `ConsulSemaphore` did not write. Refuse, the
+    /// default: it grants no slots until both limits agree. Enforce: it writes the limit of this spec.
     #[serde(default)]
     pub limit_policy: LimitPolicy,
 
-    /// What to do when a running Job loses its slot, for example because its session was destroyed or
-    /// Consul is unreachable for too long. Reacquire, the default: take a slot again at once; if none
-    /// is free, suspend the Job, first in the queue. Suspend: always suspend it, first in the queue.
-    /// Continue: as Reacquire, but if no slot is free the Job continues.
+    /// What happens when a running Job loses its slot, for example because its session was destroyed or Consul is
+    /// unreachable for too long. Reacquire, the default: the Job gets a slot again at once; if no slot is free, the Job
+    /// is suspended and put first in the queue. Suspend: the Job is always suspended and put first in the queue.
+    /// Continue: as with Reacquire, but if no slot is free, the Job continues without a slot.
     #[serde(default)]
     pub on_slot_lost: OnSlotLost,
 
@@ -178,9 +178,9 @@ pub struct ConsulSemaphoreSpec {
         .message("waitTimeout must be whole hours, minutes and seconds from 1s to 720h, such as 30m or 2h"))]
     pub wait_timeout: Option<WaitTimeout>,
 
-    /// For how long a Job that holds a slot is protected, before a newer Job with the annotation
-    /// `consul-semaphore.io/on-contention: ReplaceRunning` may end it: whole hours, minutes and seconds from
-    /// 0s to 720h, such as 10m. The default is 0s.
+    /// How long a Job that holds a slot is protected before a newer Job with the annotation
+    /// `consul-semaphore.io/on-contention: ReplaceRunning` may end it: whole hours, minutes and seconds from 0s to
+    /// 720h, such as 10m. The default is 0s.
     #[serde(default)]
     #[schemars(with = "String", length(max = 32))]
     #[x_kube(validation = Rule::new(
@@ -189,7 +189,7 @@ pub struct ConsulSemaphoreSpec {
         .message("replaceAfter must be whole hours, minutes and seconds from 0s to 720h, such as 10m"))]
     pub replace_after: ReplaceAfter,
 
-    /// Where the semaphore is in Consul's key-value store. All who use the same prefix share its slots.
+    /// Where the semaphore is in Consul's key-value store. All clients that use the same prefix share its slots.
     /// Segments of letters, digits, '.', '_' and '-' joined by '/'; no segment is '.lock' or has only
     /// dots. The default is `semaphores/<namespace>/<name>`. By default a namespace may use prefixes below
     /// `semaphores/<namespace>/`, or any prefix with its own token (consul.tokenSecretRef). Can't be
@@ -331,7 +331,7 @@ pub struct SessionSpec {
     pub ttl: Ttl,
 
     /// How long this operator waits before it grants the slot of a dead holder again: whole seconds
-    /// from 0s to 60s, such as 15s or 1m. This time lets the dead holder's work end. The default is
+    /// from 0s to 60s, such as 15s or 1m. The work of the dead holder can end in this time. The default is
     /// 15s.
     #[serde(default = "lock_delay")]
     #[schemars(with = "String", length(max = 32))]
@@ -360,7 +360,7 @@ fn lock_delay() -> LockDelay {
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ConsulSpec {
-    /// The datacenter, such as dc1. The default is that of the Consul servers that the operator asks.
+    /// The datacenter, such as dc1. The default is the datacenter of the Consul servers that the operator uses.
     /// Can't be changed, added or removed later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String", length(max = 64))]
@@ -369,15 +369,15 @@ pub struct ConsulSpec {
     pub datacenter: Option<String>,
 
     /// The Consul namespace, which is not a Kubernetes namespace. Needs Consul Enterprise (not tested).
-    /// The default is part of the operator's configuration. Can't be changed, added or removed later.
+    /// The default is set in the operator's configuration. Can't be changed, added or removed later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String", length(max = 64))]
     #[x_kube(validation = Rule::new("self.matches('^[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?$')")
         .message("namespace must be the name of a Consul namespace: letters, digits and '-', such as team-a"))]
     pub namespace: Option<String>,
 
-    /// The Consul admin partition. Needs Consul Enterprise (not tested). The default is part of the
-    /// operator's configuration. Can't be changed, added or removed later.
+    /// The Consul admin partition. Needs Consul Enterprise (not tested). The default is set in the operator's
+    /// configuration. Can't be changed, added or removed later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String", length(max = 64))]
     #[x_kube(validation = Rule::new("self.matches('^[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?$')")
