@@ -219,7 +219,10 @@ impl Endpoints {
         for (number, site) in endpoints.sites.iter().enumerate() {
             let made = endpoints.connect(site, (number, None), &trust);
             made.map_err(|problem| {
-                ConfigError::new(CACERT, format!("no TLS with these certificates: {problem}"))
+                ConfigError::new(
+                    CACERT,
+                    format!("TLS does not work with these certificates: {problem}"),
+                )
             })?;
         }
         Ok(endpoints)
@@ -322,7 +325,8 @@ impl Endpoints {
 
 impl Site {
     fn new(address: &Address, config: &Config) -> Result<Self, ConfigError> {
-        let refuse = |text: &str| ConfigError::new("CONSUL_HTTP_ADDR", format!("{text:?} is bad"));
+        let refuse =
+            |text: &str| ConfigError::new("CONSUL_HTTP_ADDR", format!("{text:?} is not valid"));
         let scheme = |https: bool| {
             if https || config.tls.enabled {
                 "https"

@@ -338,7 +338,7 @@ mod tests {
             assert_eq!(refused, Error::invalid_key(key));
             assert_eq!(
                 refused.to_string(),
-                format!("Consul takes no such key: {key:?}")
+                format!("Consul does not accept this key: {key:?}")
             );
         }
     }

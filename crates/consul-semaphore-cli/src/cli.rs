@@ -44,10 +44,11 @@ pub(crate) enum Command {
     /// Run a command in slots of one or several semaphores: wait for the slots, hold them, and release them
     #[command(after_help = format!("{HELP}\n\n{CONSUL_ENVIRONMENT}"))]
     Exec(Box<ExecFlags>),
-    /// Take slots, print them and leave them held for a fixed time, for work whose steps are processes of their own
+    /// Take slots, print them and leave them held for a fixed time, for work that consists of several processes, such
+    /// as the steps of a pipeline
     #[command(after_help = format!("{ACQUIRE_HELP}\n\n{CONSUL_ENVIRONMENT}"))]
     Acquire(Box<AcquireFlags>),
-    /// Hold the slots that `acquire` took for another full time of --for, counted from now
+    /// Extend the time of the slots that `acquire` took: they stay held for the full time of --for, counted from now
     #[command(after_help = format!("{RENEW_HELP}\n\n{CONSUL_ENVIRONMENT}"))]
     Renew(Box<RenewFlags>),
     /// Report by the exit code whether a slot, or each of several slots, is still held
@@ -86,7 +87,7 @@ Exit code: the command's own, 128 plus the signal's number if a signal ended it,
    69  Consul can't be reached, has no leader, is overloaded or fails: with --try,
        or when --wait-for is over
    71  the operating system can't create a process or handle signals
-   75  --try: no slot is free, or clients that come first still wait
+   75  --try: no slot is free, or other clients are ahead in the queue
    77  Consul refuses: the token is unknown or lacks a right, or the TTL is too
        short
    78  Consul has another limit, the key has another use, too much data is below
@@ -119,8 +120,8 @@ pub(crate) struct ExecFlags {
     #[command(flatten)]
     pub(crate) slots: SlotFlags,
 
-    /// If this program itself runs under another exec that holds all these slots, run the command in those slots, and
-    /// take no other ones
+    /// If this program itself runs under another exec that already holds all these slots, run the command in those
+    /// slots, and take no additional slots
     #[arg(long, env = "CONSUL_SEMAPHORE_REENTRANT")]
     reentrant: bool,
 
@@ -134,8 +135,8 @@ pub(crate) struct ExecFlags {
     )]
     on_slot_lost: OnSlotLostFlag,
 
-    /// How long a command that must end may continue after SIGTERM before it is killed; less than half of the TTL
-    /// [default: 10s, or less]
+    /// How long a command that must end may continue after SIGTERM before it is killed; must be less than half of the
+    /// TTL [default: 10s, or less]
     #[arg(long, env = "CONSUL_SEMAPHORE_KILL_AFTER", value_name = "DURATION")]
     kill_after: Option<Seconds<0, 43_200>>,
 
@@ -210,8 +211,8 @@ impl ExecFlags {
         let kill_after = match self.kill_after.map(Seconds::get) {
             Some(asked) if asked > longest => {
                 return Err(refuse(format!(
-                    "--kill-after: a slot is held for a TTL of {}s after Consul was last heard of, and the \
-                     command must be gone by then: give {}s at the most, or a longer --ttl",
+                    "--kill-after: the slot stays held for the TTL of {}s after Consul's last answer, and the command \
+                     must have ended by then: set at most {}s, or a longer --ttl",
                     ttl.as_secs(),
                     longest.as_secs()
                 )));

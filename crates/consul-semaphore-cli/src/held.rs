@@ -128,7 +128,7 @@ fn judge(sequencer: &SequencerToCheck, prefix: &Prefix, listing: &Listing) -> Sl
     } = sequencer;
     let mut entries = listing.entries.iter();
     let Some(entry) = entries.find(|entry| entry.key == *lock_key) else {
-        return SlotVerdict::NotHeld(format!("{lock_key} is not there"));
+        return SlotVerdict::NotHeld(format!("{lock_key} does not exist"));
     };
     if entry.session.as_ref() != Some(session) {
         return SlotVerdict::NotHeld(format!("{lock_key} is not locked by session {session}"));

@@ -30,12 +30,12 @@ fn what_a_command_in_a_slot_needs_is_asked_for() {
     for (flag, allowed) in [
         ("--prefix=a//b", "a//b"),
         ("--limit=0", "from 1 to 5000"),
-        ("--key=a/b", "a key is"),
+        ("--key=a/b", "a key has"),
         ("--mode=lock", "possible values: semaphore, mutex"),
         ("--ttl=9s", "from 10s to 86400s"),
         ("--lock-delay=61s", "from 0s to 60s"),
         ("--on-slot-lost=die", "possible values: terminate, continue"),
-        ("--kill-after=30s", "give 29s at the most"),
+        ("--kill-after=30s", "set at most 29s"),
         ("--name=a/b", "1 to 63 letters"),
     ] {
         let flags = match flag.split_once('=') {

@@ -169,11 +169,11 @@ class Sync(Stage):
     def test_what_is_not_possible_is_said_at_once(self) -> None:
         window = Window("0 22 * * *", timedelta(hours=6), "Europe/Nowhere")
         for text, said in [
-            ("give at most 5000", {"limit": 5001}),
+            ("set at most 5000", {"limit": 5001}),
             ("out of range", {"limit": -1}),
             ("at least 1", {"limit": 0}),
             ("has no limit", {}),
-            ("ttl is 1s: give whole seconds, from 10 to 86400", {"limit": 1, "ttl": 1}),
+            ("ttl is 1s: set whole seconds, from 10 to 86400", {"limit": 1, "ttl": 1}),
             ("cooldown is NaN", {"limit": 1, "cooldown": float("nan")}),
             ("time zone", {"limit": 1, "windows": [window]}),
             ("at most 0 slots", {"limit": 1, "reserve": (1, 10)}),

@@ -382,7 +382,9 @@ impl Taker {
                     "{who}, which is dead and whose slot is blocked until the lock-delay is over"
                 )
             }
-            Some(until) => format!("{who}, which is done and whose slot cools until {until:.0}"),
+            Some(until) => {
+                format!("{who}, which is done and whose slot is in its cooldown until {until:.0}")
+            }
             None => who,
         }
     }

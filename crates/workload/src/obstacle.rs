@@ -16,7 +16,7 @@ pub enum Obstacle {
     #[error("{0}")]
     Managed(String),
     /// This owner made the workload and decides when it runs, so the operator leaves it alone.
-    #[error("{0} made it, and decides when it runs")]
+    #[error("{0} created it, and decides when it runs")]
     Owned(String),
     /// The workload runs without a slot, and its kind can't be held once it runs, so the operator leaves it alone.
     #[error(

@@ -11,7 +11,8 @@ use super::CommonFlags;
 use crate::{exec::SlotsAround, held::SequencerToCheck};
 
 /// The meaning of `held`'s exit code.
-pub(super) const HELD_HELP: &str = "Exit code: 0 the slot is held, 1 it is not held, 2 this can't be found out. With several slots: 0 all are held, 1 one is not held.";
+pub(super) const HELD_HELP: &str = "Exit code: 0 the slot is held, 1 the slot is not held, 2 unknown: stderr says why. \
+                                    With several slots: 0 all are held, 1 at least one is not held.";
 
 /// The slots to ask about.
 #[derive(Args, Debug)]
@@ -24,7 +25,7 @@ pub(crate) struct SequencerFlags {
     #[arg(long, env = "CONSUL_SEMAPHORE_SESSION", value_name = "ID")]
     session: String,
 
-    /// The key's LockIndex at the grant
+    /// The key's LockIndex when the slot was granted
     #[arg(long, env = "CONSUL_SEMAPHORE_LOCK_INDEX", value_name = "NUMBER")]
     lock_index: u64,
 

@@ -53,7 +53,7 @@ pub(crate) struct OutputFlags {
 /// A format for programs.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Machine {
-    /// JSON; of watch, one object on each line
+    /// JSON; watch prints one object on each line
     Json,
 }
 

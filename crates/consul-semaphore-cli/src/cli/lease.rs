@@ -33,7 +33,7 @@ Exit code: 0, or one of these, which mean the same as for `exec`:
    69  Consul can't be reached, has no leader, is overloaded or fails: with --try,
        or when --wait-for is over
    71  the operating system can't write to stdout
-   75  --try: no slot is free, or clients that come first still wait
+   75  --try: no slot is free, or other clients are ahead in the queue
    77  Consul refuses: the token is unknown or lacks a right, or the time is too
        short
    78  Consul has another limit, the key has another use, or the flags are

@@ -117,11 +117,13 @@ pub(super) fn restrictions(
 ) -> Result<Restrictions, String> {
     if windows.len() > MOST_WINDOWS {
         let given = windows.len();
-        return Err(format!("give at most {MOST_WINDOWS} windows, not {given}"));
+        return Err(format!("set at most {MOST_WINDOWS} windows, not {given}"));
     }
     if let Some(reserved) = reserved.filter(|reserved| reserved.slots > limit) {
         let slots = reserved.slots;
-        return Err(format!("{slots} slots can't be reserved of {limit}"));
+        return Err(format!(
+            "can't reserve {slots} slots, because the limit is {limit}"
+        ));
     }
     Ok(Restrictions {
         windows: Windows::new(windows, clock::time()),
@@ -155,7 +157,7 @@ mod tests {
         assert_eq!((reserved.slots, reserved.min_priority), (2, -5));
         assert!(restrictions(2, Vec::new(), Some(reserved)).is_ok());
         let said = restrictions(1, Vec::new(), Some(reserved)).unwrap_err();
-        assert_eq!(said, "2 slots can't be reserved of 1");
+        assert_eq!(said, "can't reserve 2 slots, because the limit is 1");
     }
 
     #[test]

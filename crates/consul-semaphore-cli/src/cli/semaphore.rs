@@ -233,7 +233,7 @@ mod tests {
             ("window=(0 22 * * *,duration=6h", "put it in brackets"),
             (
                 "reserve=(4,minPriority=1)",
-                "4 slots can't be reserved of 3",
+                "can't reserve 4 slots, because the limit is 3",
             ),
             (
                 "reserve=(1,minPriority=1),reserve=(1,minPriority=1)",
@@ -267,7 +267,7 @@ mod tests {
             ("prefix=a,limit=99999999999", "from 1 to 5000"),
             ("prefix=a,limit=9,slots=0", "slots: \"0\" is not a number"),
             ("prefix=a,limit=99,slots=51", "from 1 to 50"),
-            ("prefix=a,limit=1,key=b/c", "key: a key is"),
+            ("prefix=a,limit=1,key=b/c", "key: a key has"),
             (
                 "prefix=a,limit=1,mode=lock",
                 "neither semaphore, mutex nor rate",

@@ -32,8 +32,8 @@ pub(crate) struct SlotFlags {
     )]
     prefix: Option<Prefix>,
 
-    /// How many slots there are; all users of the prefix must set the same number. With "consul", the limit is the one
-    /// that the semaphore has in Consul, which a ConsulSemaphore or another program has set
+    /// The number of slots; all users of the prefix must set the same number. With "consul", this program uses the
+    /// limit that a ConsulSemaphore or another program has set in Consul
     #[arg(
         long,
         short = 'n',
@@ -76,7 +76,7 @@ pub(crate) struct SlotFlags {
     )]
     windows: Vec<WindowSpec>,
 
-    /// Leave the last free slots to holders with the priority N or higher: SLOTS,minPriority=N
+    /// Reserve the last free slots for clients with the priority N or higher: SLOTS,minPriority=N
     #[arg(
         long,
         env = "CONSUL_SEMAPHORE_RESERVE",
@@ -99,7 +99,7 @@ pub(crate) struct SlotFlags {
     )]
     semaphores: Vec<holder::SlotsOf>,
 
-    /// The priority: a higher one gets slots first
+    /// The priority: a higher priority gets slots first
     #[arg(
         long,
         env = "CONSUL_SEMAPHORE_PRIORITY",
@@ -109,7 +109,8 @@ pub(crate) struct SlotFlags {
     )]
     priority: i32,
 
-    /// Fail with 78 if nobody uses a prefix yet, instead of creating a new semaphore at a mistyped prefix
+    /// Exit with 78 if nobody uses the prefix yet, instead of creating a new semaphore, for example at a mistyped
+    /// prefix
     #[arg(long)]
     must_exist: bool,
 
@@ -121,7 +122,7 @@ pub(crate) struct SlotFlags {
     #[arg(long, env = "CONSUL_SEMAPHORE_WAIT_FOR", value_name = "DURATION")]
     wait_for: Option<Seconds<1, 2_592_000>>,
 
-    /// Do not wait, except for the slot of a dead holder: if a slot is missing, report who holds them and exit with 75
+    /// Do not wait, except for the slot of a dead holder: if a slot is missing, report the holders and exit with 75
     #[arg(long = "try", conflicts_with = "wait_for")]
     once: bool,
 
@@ -134,8 +135,8 @@ pub(crate) struct SlotFlags {
     )]
     lock_delay: Seconds<0, 60>,
 
-    /// Whether priority and age decide who gets a slot among all who wait at the prefix; false: the fastest client gets
-    /// the slot
+    /// Whether priority and age decide which of the clients that wait at the prefix gets a slot; false: the fastest
+    /// client gets the slot
     #[arg(long, env = "CONSUL_SEMAPHORE_FAIR_ORDER", value_name = "BOOL", default_value_t = true, action = ArgAction::Set)]
     fair_order: bool,
 
@@ -143,7 +144,7 @@ pub(crate) struct SlotFlags {
     #[arg(long, env = "CONSUL_SEMAPHORE_NAME", value_name = "NAME", value_parser = name)]
     name: Option<String>,
 
-    /// The external Consul node that owns the session. All who use the same node can end each other's commands.
+    /// The external Consul node that owns the session. All users of the same node can end each other's commands.
     /// Required with a token, unless exec uses a local agent [default: the agent's own node if exec uses a local agent,
     /// else consul-semaphore-exec]
     #[arg(long, env = "CONSUL_SEMAPHORE_NODE", value_name = "NAME", value_parser = name)]
@@ -164,19 +165,19 @@ fn limit(text: &str) -> Result<LimitFlag, String> {
     }
     let number = semaphore::number(text, semaphore::GREATEST_LIMIT);
     number.map(LimitFlag::Number).map_err(|error| {
-        format!("{error}: give such a number, or consul for the limit that Consul has")
+        format!("{error}: use such a number, or consul for the limit that Consul has")
     })
 }
 
 /// How the semaphore is stored in Consul.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(super) enum ModeFlag {
-    /// A body with a limit and the holders' sessions
+    /// A value with the limit and the holders' sessions
     #[default]
     Semaphore,
     /// A key that the holder's session has locked
     Mutex,
-    /// A body with a limit and the sessions of the commands and Jobs that started within the period
+    /// A value with the limit and the sessions of the commands and Jobs that started within the period
     Rate,
 }
 
@@ -264,7 +265,7 @@ impl SlotFlags {
         // The command line has both, or neither.
         let request = if let Some((prefix, LimitFlag::Number(limit))) = prefix.clone().zip(*limit) {
             if *mode == ModeFlag::Mutex && limit != 1 {
-                return Err("--mode mutex: give --limit 1, or another mode".to_owned());
+                return Err("--mode mutex: set --limit 1, or use another mode".to_owned());
             }
             let restrictions = restrictions::restrictions(limit, windows.clone(), *reserve);
             let (mode, period) = mode.stored(*period)?;
@@ -303,8 +304,8 @@ impl SlotFlags {
         let agent = is_local && slot_use.node_checks;
         let known = consul.token.is_some() || consul.token_file.is_some() || consul.login.is_some();
         if known && !agent && self.node.is_none() {
-            let problem = "--node: a token that may write a node's sessions can end them all, so name the node of those \
-                           who may end each other's commands, such as exec-team-a, and give that to all of them";
+            let problem = "--node: a token that may write a node's sessions can end all of them. Set --node to the \
+                           same name, such as exec-team-a, for all users who may end each other's commands";
             return Err(Cli::command().error(ErrorKind::ValueValidation, problem));
         }
         let SlotUse {

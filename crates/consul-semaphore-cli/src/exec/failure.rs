@@ -20,7 +20,8 @@ pub(crate) const EXIT_MACHINE: u8 = 71;
 
 /// Advice about a token that Consul does not know.
 pub(crate) const UNKNOWN_TOKEN: &str = ". Consul does not know the token: it was deleted, has expired, or belongs to \
-     another Consul. Use one that this Consul knows: --consul-token-file (CONSUL_HTTP_TOKEN_FILE), or CONSUL_HTTP_TOKEN";
+     another Consul. Set --consul-token-file (CONSUL_HTTP_TOKEN_FILE) or CONSUL_HTTP_TOKEN to a token that this \
+     Consul knows";
 
 /// Reason why a command did not run to its own end. The exit codes are those of sysexits.h, where it has a fitting
 /// one.
@@ -72,7 +73,7 @@ pub(crate) enum ExecFailure {
     #[error("the command was ended because its slot was lost: exit code {0}")]
     Lost(u8),
     /// A signal arrived before a slot was granted.
-    #[error("ended by signal {} before there was a slot", .0.as_raw())]
+    #[error("ended by signal {} before it got a slot", .0.as_raw())]
     Interrupted(Signal),
     /// A problem of this machine occurred.
     #[error("{0}")]

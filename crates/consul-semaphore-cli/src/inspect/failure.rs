@@ -75,7 +75,7 @@ fn advice(error: &consul::Error) -> &'static str {
             ". Check the address in --consul-address or CONSUL_HTTP_ADDR"
         }
         consul::Error::AnswerTooLarge(_) => {
-            " for all keys below the prefix. Give a longer prefix, or delete what does not belong to a semaphore"
+            " for all keys below the prefix. Use a longer prefix, or delete the keys that do not belong to a semaphore"
         }
         _ => "",
     }

@@ -47,11 +47,13 @@ pub(super) async fn find(
     prefixes.truncate(MOST_LISTED);
     let mut notes: Vec<String> = [
         (!keys.complete)
-            .then(|| "the token may not read some keys, so what is there is not listed".to_owned()),
+            .then(|| "the token may not read some keys, so the list may be incomplete".to_owned()),
         (unusable > 0).then(|| {
-            format!("not listed: {unusable} with key names that this program does not use")
+            format!(
+                "not listed: {unusable} lock keys whose prefixes are not valid for this program"
+            )
         }),
-        (more > 0).then(|| format!("not listed: {more} more. Give a longer prefix")),
+        (more > 0).then(|| format!("not listed: {more} more. Use a longer prefix")),
     ]
     .into_iter()
     .flatten()

@@ -64,7 +64,8 @@ pub(crate) async fn release(
         let now = self::role(&read(client, prefix).await?, session)?;
         if !now.is_still(&role) {
             return Err(InspectFailure::NotReleased(
-                "while the command waited for your answer, the session has changed what it holds. Run the command again to see what will happen now"
+                "what the session holds has changed while the command waited for your answer. Run the command again \
+                 to see what will happen now"
                     .to_owned(),
             ));
         }
@@ -182,7 +183,8 @@ async fn consequences(
     };
     let holder = one_line(&proved.title(), seen::LONGEST_TITLE);
     let held = body.as_ref().and_then(|body| body.cools_until).map_or("", |_| {
-        " The slot is in its cooldown, or counts a start of a rate: this ends early, unless its operator takes another slot for it."
+        " The slot is in its cooldown, or counts a start of a rate. The release ends this early, unless the holder's \
+         operator takes another slot for the holder."
     });
     Ok(format!(
         "This releases a slot of {prefix}: it destroys the session {id}, which also frees everything else that the session \
@@ -202,7 +204,8 @@ fn fate(kind: &str) -> &'static str {
             "no process watches this slot: steps that run in it learn of the loss from `held`, `renew` and `release`."
         }
         "Program" | "Unknown" => {
-            "this program decides what it does without its session: `consul lock` ends its command, but scripts may continue."
+            "the program itself decides what to do after it has lost its session: `consul lock` ends its command, but \
+             scripts may continue."
         }
         _ => {
             "onSlotLost of its ConsulSemaphore decides whether it gets a slot again, is stopped, or continues without \

@@ -91,7 +91,7 @@ async fn a_slot_cools_when_its_command_has_ended() {
     let said = stage.exec("--try", "note never").ends_with(75).await;
     assert!(said.contains("held, by vm-1 sh"), "{said}");
     assert!(
-        said.contains("is done and whose slot cools until"),
+        said.contains("is done and whose slot is in its cooldown until"),
         "{said}"
     );
     // A signal right after the command's end counts as the command's.

@@ -122,7 +122,7 @@ pub enum InvalidSemaphore {
     )]
     NoLimit(Prefix),
     /// The limit is greater than what fits into Consul.
-    #[error("the limit of {prefix} is {limit}: give at most {GREATEST_LIMIT}")]
+    #[error("the limit of {prefix} is {limit}: set at most {GREATEST_LIMIT}")]
     Limit {
         /// The semaphore.
         prefix: Prefix,
@@ -130,7 +130,7 @@ pub enum InvalidSemaphore {
         limit: u32,
     },
     /// The number of slots is zero.
-    #[error("the request is for no slots of {0}: set slots to at least 1, or leave slots out")]
+    #[error("the request is for 0 slots of {0}: set slots to at least 1, or leave slots out")]
     NoSlots(Prefix),
     /// A window never opens, so the semaphore would never grant a slot.
     #[error("a window of {prefix} never opens: {why}")]
@@ -141,10 +141,10 @@ pub enum InvalidSemaphore {
         why: NeverOpens,
     },
     /// The semaphore has too many windows.
-    #[error("{0} has more than {MOST_WINDOWS} windows: write some of them as one schedule")]
+    #[error("{0} has more than {MOST_WINDOWS} windows: combine some of them into one schedule")]
     Windows(Prefix),
     /// A time is not possible.
-    #[error("{what} is {given:?}: give whole seconds, from {least} to {most}")]
+    #[error("{what} is {given:?}: set whole seconds, from {least} to {most}")]
     Time {
         /// The method whose time it is.
         what: &'static str,
@@ -175,7 +175,7 @@ pub enum InvalidSemaphore {
     CooldownOfRate,
     /// The text is no name of a node.
     #[error(
-        "the node {0:?}: give 1 to {LONGEST_NODE_NAME} letters, digits, '.', '_' or '-', not only dots"
+        "the node {0:?} is not valid: use 1 to {LONGEST_NODE_NAME} letters, digits, '.', '_' or '-', and not only dots"
     )]
     Node(String),
     /// No node was named although there is a token. Anybody who may end sessions of the node may end this program's.

@@ -101,8 +101,8 @@ fn advice(error: &AcquireError, settings: &HolderSettings) -> String {
 pub(super) fn advice_on(refusal: &consul::Error, settings: &HolderSettings) -> String {
     match refusal {
         refusal if refusal.is_unknown_token() => {
-            "Consul does not know the token: it was deleted, has expired, or belongs to another Consul. Use one that \
-             this Consul knows, as in CONSUL_HTTP_TOKEN or CONSUL_HTTP_TOKEN_FILE"
+            "Consul does not know the token: it was deleted, has expired, or belongs to another Consul. Set a token \
+             that this Consul knows, for example in CONSUL_HTTP_TOKEN or CONSUL_HTTP_TOKEN_FILE"
                 .to_owned()
         }
         consul::Error::Denied(_) => format!("Give the token these rules: {}", rules(settings)),

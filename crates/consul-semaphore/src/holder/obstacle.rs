@@ -246,7 +246,7 @@ impl<'a> SemaphoreView<'a> {
         };
         let (limit, holders): (_, Vec<_>) = match reading.lock() {
             Lock::Semaphore { body, .. } if body.room() >= self.room_needed() => {
-                return "clients that come first still wait".to_owned();
+                return "other clients are ahead in the queue".to_owned();
             }
             Lock::Semaphore { body, .. } => (body.limit(), body.holders().collect()),
             Lock::Mutex { holder: None, .. } if self.is_in_lock_delay => {

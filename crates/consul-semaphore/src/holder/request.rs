@@ -65,7 +65,7 @@ pub enum InvalidRequest {
     #[error("{0} is named twice: name it once, with the number of its slots")]
     Twice(Prefix),
     /// The limit is 0, and no semaphore has that limit.
-    #[error("the limit of {0} is 0: give at least 1")]
+    #[error("the limit of {0} is 0: set at least 1")]
     NoSlots(Prefix),
     /// The limit of a mutex is not 1, although a mutex has one slot.
     #[error("{0} is a mutex, which has one slot: set its limit to 1")]

@@ -28,10 +28,10 @@ async fn what_can_not_be_is_refused_with_what_can() {
             r#"prefix "/db" is not valid: it must be segments"#,
         ),
         (at("db"), "db has no limit: set limit"),
-        (at("db").limit(0), "the limit of db is 0: give at least 1"),
+        (at("db").limit(0), "the limit of db is 0: set at least 1"),
         (
             at("db").limit(5001),
-            "the limit of db is 5001: give at most 5000",
+            "the limit of db is 5001: set at most 5000",
         ),
         (
             at("db").limit(2).mutex(),
@@ -39,7 +39,7 @@ async fn what_can_not_be_is_refused_with_what_can() {
         ),
         (
             at("db").limit(2).slots(0),
-            "the request is for no slots of db",
+            "the request is for 0 slots of db",
         ),
         (
             at("db").limit(2).slots(3),
@@ -56,11 +56,11 @@ async fn what_can_not_be_is_refused_with_what_can() {
         ),
         (
             at("db").limit(1).ttl(second),
-            "ttl is 1s: give whole seconds, from 10 to 86400",
+            "ttl is 1s: set whole seconds, from 10 to 86400",
         ),
         (
             at("db").rate(1, second / 2),
-            "the period of rate is 500ms: give whole seconds, from 1 to",
+            "the period of rate is 500ms: set whole seconds, from 1 to",
         ),
         (
             at("db").rate(1, second).cooldown(second),
@@ -76,11 +76,11 @@ async fn what_can_not_be_is_refused_with_what_can() {
         ),
         (
             at("db").limit(1).grace(second * 30),
-            "give 29s at the most, or a longer ttl",
+            "set a grace of at most 29s, or a longer ttl",
         ),
         (
             at("db").limit(1).node("team/a"),
-            r#"the node "team/a": give 1 to 63 letters"#,
+            r#"the node "team/a" is not valid: use 1 to 63 letters"#,
         ),
     ];
     for (builder, says) in refused {

@@ -103,13 +103,15 @@ fn remedy(situation: &Situation<'_>) -> Vec<String> {
             )
         }
         "NoSemaphore" if others.is_empty() => format!(
-            "Create the ConsulSemaphore {name} in the namespace {namespace}, which has none: a {kind} can't use one of \
-             another namespace"
+            "Create the ConsulSemaphore {name} in the namespace {namespace}, which has no ConsulSemaphores: a {kind} \
+             can't use a ConsulSemaphore of another namespace"
         ),
         "NoSemaphore" => {
             return vec![
                 format!("Correct the name: {}. The namespace has {}", annotate("NAME"), some(others)),
-                format!("Or create the ConsulSemaphore {name}: a {kind} can't use one of another namespace"),
+                format!(
+                    "Or create the ConsulSemaphore {name}: a {kind} can't use a ConsulSemaphore of another namespace"
+                ),
             ];
         }
         "InvalidSemaphore" => {

@@ -642,7 +642,7 @@ pods:
         (
             "{ condition: Suspended }",
             "{ condition: S, path: status.a }",
-            "either a condition",
+            "set either condition",
         ),
         ("oneOf: [Done]", "oneOf: []", "at least one value"),
         (
@@ -664,7 +664,7 @@ pods:
         (
             "pods:\n",
             "pods:\n  labels: ['a=b']\n",
-            "with {name} or {uid}",
+            "with the workload's {name} or {uid}",
         ),
         (
             "pods:\n",
