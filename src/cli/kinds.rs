@@ -46,7 +46,8 @@ pub(crate) struct ListKinds {
     )]
     service_account: Account,
 
-    /// The manifest of a ConfigMap with rows of other kinds, which run reads in the cluster
+    /// A file with the manifest of the ConfigMap whose rows describe more kinds; `run` reads this ConfigMap in the
+    /// cluster
     #[arg(long, value_name = "FILE")]
     kinds: Option<PathBuf>,
 }
@@ -74,7 +75,7 @@ impl ListKinds {
         let some: Vec<String> = each.filter(|yaml| !yaml.is_empty()).collect();
         if some.is_empty() {
             return Ok(
-                "# Those of Jobs are in config/rbac and config/policies, and in the chart.\n"
+                "# The rights and policies for Jobs are in config/rbac and config/policies, and in the chart.\n"
                     .into(),
             );
         }

@@ -48,8 +48,8 @@ impl WebFlags {
         };
         if access == web::PageAccess::Open && !address.ip().is_loopback() {
             let problem = format!(
-                "--web-auth=none shows all semaphores to everybody who reaches the page, so it needs a loopback address: \
-                 give --web-address=127.0.0.1:{}, or leave --web-auth out",
+                "--web-auth=none shows all semaphores to everybody who reaches the page, so it needs a loopback \
+                 address: set --web-address=127.0.0.1:{}, or leave --web-auth out",
                 address.port()
             );
             return Err(Cli::command().error(ErrorKind::ArgumentConflict, problem));

@@ -219,33 +219,45 @@ impl Metrics {
         let mut make = Register(registry);
         let inner = Inner {
             reconciles: make.plain("reconciles", "Passes over a queue"),
-            reconcile_errors: make.plain("reconcile_errors", "Passes that failed, by the reason that the condition shows"),
+            reconcile_errors: make.plain("reconcile_errors", "Passes that failed, by the reason in the condition"),
             reconcile_duration: make.seconds(
                 "reconcile_duration",
                 "How long a pass took, without the calls that follow",
                 durations(),
             ),
-            grants: make.plain("grants", "Slots granted to Jobs of this cluster; a Job that asks for several slots counts with all of them"),
+            grants: make.plain(
+                "grants",
+                "Slots granted to Jobs of this cluster; a Job that asks for several slots counts once for each slot",
+            ),
             releases: make.plain("releases", "Slots released by Jobs of this cluster"),
             losses: make.plain("losses", "Slots lost while their Jobs ran"),
             starts: make.plain("starts", "Workloads started in their slots, by kind"),
             waits: make.seconds(
                 "wait",
-                "How long Jobs waited for a grant, counted once for each semaphore and key of which a Job asks for slots",
+                "How long Jobs waited for a grant; a Job counts once for each semaphore and key whose slots it asks \
+                 for",
                 Family::new_with_constructor(waits as fn() -> Histogram),
             ),
             ends: make.plain(
                 "ended_jobs",
-                "Jobs of this cluster that were ended or deleted because of the slots that they ask for, by the reason of their event",
+                "Jobs of this cluster that the operator ended or deleted because they did not get their slots or had \
+                 to give them up, by the reason of their event",
             ),
             holds: make.seconds(
                 "hold",
                 "How long Jobs of this cluster held their slots, from the grant to the release: once for each slot",
                 Family::new_with_constructor(waits as fn() -> Histogram),
             ),
-            held: make.plain("held_slots", "Slots held in all clusters and by all programs, or of a keyed semaphore their sum over all keys"),
+            held: make.plain(
+                "held_slots",
+                "Slots held in all clusters and by all programs; for a keyed semaphore, the sum over all keys",
+            ),
             waiting: make.plain("waiting_jobs", "Waiting Jobs of this cluster"),
-            idle: make.plain("idle_slots", "Free slots that waiting Jobs of this cluster could have; not those that wait for slots of other semaphores, too"),
+            idle: make.plain(
+                "idle_slots",
+                "Free slots that waiting Jobs of this cluster could get, without the Jobs that also wait for slots of \
+                 other semaphores",
+            ),
             limit: make.plain("limit_slots", "The limit in Consul, for each key of a keyed semaphore; absent while it is unknown"),
             next_start: make.seconds(
                 "next_start_timestamp",
@@ -254,22 +266,25 @@ impl Metrics {
             ),
             window_opens: make.seconds(
                 "window_opens_timestamp",
-                "When the next window opens, in Unix time; absent while one is open, and without windows",
+                "When the next window opens, in Unix time; absent while a window is open, and without windows",
                 Family::default(),
             ),
             longest_wait_since: make.seconds(
                 "longest_wait_since_timestamp",
-                "Since when the Job of this cluster that has waited longest waits, in Unix time; absent while none waits",
+                "When the Job of this cluster that has waited longest began to wait, in Unix time; absent while no \
+                 Job waits",
                 Family::default(),
             ),
             longest_hold_since: make.seconds(
                 "longest_hold_since_timestamp",
-                "Since when the slot that has been held longest is held, in any cluster and by any program, in Unix time; absent while none is held, or while that is not known",
+                "When the slot that has been held longest, in any cluster and by any program, was granted, in Unix \
+                 time; absent while no slot is held, or while the time is not known",
                 Family::default(),
             ),
             longest_start_since: make.seconds(
                 "longest_start_since_timestamp",
-                "Time of the oldest grant, among the 20 oldest holders, whose workload has no pod that runs or has run, in Unix time; absent if there is none",
+                "Time of the oldest grant to a workload that has no pod that runs or has run, in Unix time; only the \
+                 20 oldest holders count; absent if there is no such workload",
                 Family::default(),
             ),
             ready: make.plain(
@@ -283,12 +298,13 @@ impl Metrics {
             consul_calls: make.plain("consul_calls", "Calls to Consul, by kind and result"),
             consul_call_duration: make.seconds(
                 "consul_call_duration",
-                "How long calls to Consul took; the kind kv_watch waits for a change",
+                "How long calls to Consul took; calls of the kind kv_watch wait for a change",
                 Family::new_with_constructor(durations as fn() -> Histogram),
             ),
             events_dropped: make.plain(
                 "events_dropped",
-                "Kubernetes events that were dropped because too many of their namespace were due",
+                "Kubernetes events that were dropped because too many events of their namespace were waiting to be \
+                 sent",
             ),
             spans_dropped: make.plain(
                 "spans_dropped",
@@ -296,9 +312,13 @@ impl Metrics {
             ),
             consul_memory: make.bytes(
                 "consul_memory",
-                "What is kept of what Consul lists; with the limit reached, the namespace that keeps most gets PrefixTooLarge",
+                "Memory used by the data of all prefixes in Consul; when the limit is reached, the namespace that \
+                 uses most gets PrefixTooLarge",
             ),
-            consul_memory_limit: make.bytes("consul_memory_limit", "The limit of that: --consul-memory"),
+            consul_memory_limit: make.bytes(
+                "consul_memory_limit",
+                "The limit of the memory for the data of all prefixes in Consul (--consul-memory)",
+            ),
             consul_memory_now: OnceLock::new(),
             registry: all,
         };

@@ -293,7 +293,9 @@ impl ReplicaState {
         Self {
             obstacles: obstacles.to_owned(),
             remarks: String::new(),
-            trouble: self.trouble.map(|_| "not all can be shown now".to_owned()),
+            trouble: self
+                .trouble
+                .map(|_| "some data can't be shown now".to_owned()),
         }
     }
 }

@@ -139,7 +139,7 @@ fn conditions(semaphore: &ConsulSemaphore) -> Vec<Line> {
 fn prefix(seen: &SemaphoreFacts) -> Line {
     match &seen.barred {
         Some(why) => line("prefix", Outcome::Failed, why).todo(
-            "do what the message says; give the operator's --tenant-prefix and --trusted-namespaces",
+            "do what the message says; run check with the operator's --tenant-prefix and --trusted-namespaces",
         ),
         None => line("prefix", Outcome::Ok, &seen.settings.prefix),
     }
@@ -195,7 +195,10 @@ fn of_token(token: &CheckedToken) -> Vec<Line> {
     let allowed = match &token.allowed {
         Ok(true) => line("Secret", Outcome::Ok, format!("the operator may read {name}")),
         Ok(false) => line("Secret", Outcome::Failed, format!("the operator may not read {name}"))
-            .todo("give it a Role that may get that Secret: kubectl apply -k config/token-secret -n <namespace>"),
+            .todo(
+                "give the operator a Role that may get that Secret: kubectl apply -k config/token-secret -n \
+                 <namespace>",
+            ),
         Err(why) => line("Secret", Outcome::Unknown, why),
     };
     let read = token.problem.as_ref().map(|problem| {

@@ -12,7 +12,8 @@ use consul_semaphore::{
 use consul_semaphore_api::conditions::{ConditionStatus, ConditionType, Finding, Reason};
 
 /// Message of a semaphore that its spec pauses.
-const PAUSED_MESSAGE: &str = "spec.paused is true: no slot is granted, and running Jobs continue. Set it to false to grant again";
+const PAUSED_MESSAGE: &str = "spec.paused is true: no slot is granted, and running Jobs continue. Set spec.paused to \
+                              false to grant slots again";
 
 /// Facts behind the conditions of a queue, or of a semaphore without a key in use.
 pub(super) struct Observed<'a> {
@@ -227,8 +228,8 @@ impl<'a> Observed<'a> {
         }
         if let Some(refusal) = self.queue.and_then(Queue::refusal) {
             let message = format!(
-                "the API server refuses to start one Job after another: {refusal}. Nothing is granted \
-                 until a start succeeds. The operator needs the right to patch Jobs"
+                "the API server has refused the start of several Jobs in a row: {refusal}. No slots are granted until \
+                 a start succeeds. The operator needs the right to patch Jobs"
             );
             return not(Reason::StartsRefused, message);
         }

@@ -149,10 +149,12 @@ fn free_for(slots: u32, left_to_others: bool) -> Why {
     };
     if left_to_others {
         let message =
-            format!("{free}, and left to another cluster or program that has waited longer");
+            format!("{free}, but left to another cluster or program that has waited longer");
         return Why::new(WaitReason::LeftToOthers, message);
     }
-    let message = format!("{free}, and it is about to start. Its events say more if this lasts");
+    let message = format!(
+        "{free}, and the workload is about to start. If this lasts, see the events of the workload"
+    );
     Why::new(WaitReason::Next, message)
 }
 

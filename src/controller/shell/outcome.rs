@@ -203,7 +203,7 @@ impl Emitter<'_> {
             "cooldown started"
         );
         let note = format!(
-            "done; its slot of {} stays held until {until:.0}, because spec.cooldown was set when it was \
+            "done; its slot of {} stays held until {until:.0}, because spec.cooldown was set when the slot was \
              granted (session {session})",
             self.reference.title()
         );
@@ -492,8 +492,8 @@ fn waits_for_several(
 fn pods_unknown(semaphore: &str, kind: &KindName, why: &str) -> String {
     format!(
         "the slot of {semaphore} stays held: for 90 seconds the operator could not find out whether pods of this {kind} \
-         are left: {why}. If you have removed its row or switched its kind off, switch it on again until its slots are \
-         released"
+         are left: {why}. If you have removed the row of this kind or switched the kind off, undo this until all its \
+         slots are released"
     )
 }
 
@@ -637,8 +637,8 @@ mod tests {
         assert_eq!(
             note,
             format!(
-                "all slots of db are taken: by prod-eu batch/a (session {}), which is done and whose slot \
-                 cools until 2026-01-01T00:00:10Z; by session {}, which is dead and whose slot is blocked until \
+                "all slots of db are taken: by prod-eu batch/a (session {}), which is done and whose slot is in its \
+                 cooldown until 2026-01-01T00:00:10Z; by session {}, which is dead and whose slot is blocked until \
                  the lock-delay is over; by backup on web-1 (session {}); and 2 more",
                 id(1),
                 id(2),
