@@ -143,25 +143,25 @@ impl Policy {
         let kind = &self.kind;
         match (self.role, &self.source) {
             (Role::Hold | Role::Refuse, Source::Operator) => {
-                "a Job that is made running is suspended when the operator sees it, and its pods may run until then".into()
+                "a Job that is created without suspend: true is suspended when the operator sees it, and its pods may run until then".into()
             }
             (Role::Guard, Source::Operator) => {
                 "a waiting Job that somebody starts is suspended when the operator sees it, and its pods may run until then"
                     .into()
             }
             (Role::Makers, _) => format!(
-                "the {kind}s of a Cron{kind} that has the annotation on its own metadata run without a slot, and nothing \
-                 says so"
+                "the {kind}s of a Cron{kind} that has the annotation on its own metadata run without a slot, and \
+                 nothing reports this"
             ),
             (Role::Hold, _) => format!(
-                "a {kind} waits only if its user makes it held, and with the label {WAITS_LABEL}"
+                "a {kind} waits only if its user creates it held and with the label {WAITS_LABEL}"
             ),
-            (Role::Guard, _) => format!("whoever may change a waiting {kind} can start it"),
+            (Role::Guard, _) => format!("anybody who may change a waiting {kind} can start it"),
             (Role::Refuse, _) => {
-                format!("a {kind} that can't be held is not refused, and only an event says so")
+                format!("a {kind} that can't be held is accepted, and only an event reports this")
             }
             (Role::Operator, _) => {
-                format!("who has the operator's token can have a {kind} run anything")
+                format!("anybody who has the operator's token can make a {kind} run anything")
             }
         }
     }
@@ -182,8 +182,8 @@ impl Policy {
     fn since(&self) -> &'static str {
         match (self.role, &self.source) {
             (Role::Hold, Source::Operator) => {
-                "on Kubernetes 1.36 or newer (before: kubectl apply -f config/policies/refuse.yaml, which refuses such \
-                 Jobs)"
+                "on Kubernetes 1.36 or newer (on older versions: kubectl apply -f config/policies/refuse.yaml, which \
+                 refuses such Jobs)"
             }
             (Role::Hold, _) => "on Kubernetes 1.36 or newer",
             (Role::Operator, _) => "on Kubernetes 1.33 or newer",
@@ -232,9 +232,9 @@ impl PolicyFinding {
         let (without, install, since) = (policy.without(), policy.install(), policy.since());
         match &self.standing {
             PolicyState::InForce => None,
-            PolicyState::Absent => Some(format!("{without}; for more: {install}, {since}")),
+            PolicyState::Absent => Some(format!("{without}; to prevent this: {install}, {since}")),
             PolicyState::Unbound => Some(format!(
-                "{without}; its binding is in the same file: {install}"
+                "{without}; to install the policy with its binding: {install}"
             )),
             PolicyState::OperatorUnknown(user) => {
                 let [all_others, these] = OPERATORS;
@@ -253,7 +253,7 @@ impl PolicyFinding {
                 let command = self.policy.source.apply();
                 let lets = command.unwrap_or_else(|| "config/rbac/role.yaml".to_owned());
                 Some(format!(
-                    "nothing depends on it; {lets} lets the operator see it"
+                    "the operator works without this information; {lets} gives it the right to read the policy"
                 ))
             }
         }
@@ -278,14 +278,14 @@ impl fmt::Display for PolicyFinding {
         match &self.standing {
             PolicyState::InForce => write!(f, "the {kind} {name} is in force"),
             PolicyState::Absent => write!(f, "there is no {kind} {name}"),
-            PolicyState::Unbound => write!(f, "the {kind} {name} is there, but not bound"),
+            PolicyState::Unbound => write!(f, "the {kind} {name} exists, but has no binding"),
             PolicyState::OperatorUnknown(user) => {
                 write!(f, "the {kind} {name} does not know this operator, {user}")
             }
             PolicyState::Unknown(why) => {
                 write!(
                     f,
-                    "whether the {kind} {name} is in force is not known ({why})"
+                    "it is unknown whether the {kind} {name} is in force ({why})"
                 )
             }
         }

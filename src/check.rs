@@ -60,7 +60,7 @@ pub struct NamespacedName {
 
 /// The error of a text that is no [`NamespacedName`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("give NAMESPACE/NAME, such as batch/db-migrations")]
+#[error("use NAMESPACE/NAME, such as batch/db-migrations")]
 pub struct InvalidName;
 
 impl FromStr for NamespacedName {

@@ -47,7 +47,7 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Run the operator against the cluster of KUBECONFIG, or the one it runs in
+    /// Run the operator against the cluster of KUBECONFIG, or the cluster that it runs in
     #[command(after_help = environment())]
     Run(Box<Run>),
     /// Check Consul, Kubernetes, rights and semaphores, and say what to do
@@ -55,9 +55,9 @@ pub(crate) enum Command {
     Check(Box<Check>),
     /// Print the CustomResourceDefinition as YAML
     Crd,
-    /// List the kinds of workloads, or print what some of them need in the cluster
+    /// List the kinds of workloads, or print the manifests that some kinds need in the cluster
     Kinds(ListKinds),
-    /// Print the version, and the Kubernetes and Consul it is tested with
+    /// Print the version, and the versions of Kubernetes and Consul that it is tested with
     Version,
 }
 
@@ -104,7 +104,7 @@ pub(crate) struct Run {
     #[arg(long, env, value_name = "NUMBER", default_value_t = Config::MAX_WATCHES, value_parser = RangedU64ValueParser::<u32>::new().range(1..=100_000))]
     pub(crate) consul_max_watches: u32,
 
-    /// How many MiB to keep of what Consul lists, over all prefixes
+    /// How many MiB of memory the data of all prefixes in Consul may take together
     #[arg(long, env, value_name = "MIB", default_value_t = CONSUL_MEMORY, value_parser = RangedU64ValueParser::<u32>::new().range(16..=100_000))]
     pub(crate) consul_memory: u32,
 
@@ -131,7 +131,8 @@ pub(crate) struct OperatorFlags {
     #[arg(long, env, value_name = "NAME", value_parser = name)]
     pub(crate) cluster_name: Option<String>,
 
-    /// The id of this cluster in Consul, if it is a copy of another one [default: the uid of the namespace kube-system]
+    /// The id of this cluster in Consul, for a cluster that is a copy of another cluster [default: the uid of the
+    /// namespace kube-system]
     #[arg(long, env, value_name = "ID", value_parser = name)]
     pub(crate) cluster_id: Option<String>,
 
@@ -139,7 +140,7 @@ pub(crate) struct OperatorFlags {
     #[arg(long, env, value_name = "NAME", value_parser = name)]
     pub(crate) consul_node: Option<String>,
 
-    /// The folder in Consul for the semaphores of a namespace, with its name in place of {namespace}
+    /// The folder in Consul for the semaphores of a namespace; {namespace} stands for the namespace's name
     #[arg(long, env, value_name = "FOLDER", default_value = TenantPrefix::DEFAULT)]
     pub(crate) tenant_prefix: TenantPrefix,
 
@@ -151,8 +152,8 @@ pub(crate) struct OperatorFlags {
     #[arg(long, env, value_name = "BOOL", default_value_t = true, action = ArgAction::Set)]
     pub(crate) fair_order: bool,
 
-    /// For how long a Job that asks for several slots is passed over by Jobs behind it, once it is the first in a queue;
-    /// after that, free slots are kept for it
+    /// How long other Jobs may overtake a Job that asks for several slots after it has become the first in a queue;
+    /// after this time, free slots are kept for that Job
     #[arg(long, env, value_name = "TIME", default_value = "60s")]
     pub(crate) pass_over: Seconds<1, 3600>,
 }

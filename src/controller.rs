@@ -328,7 +328,7 @@ fn log_part(scope: &Scope) {
             namespaces,
             semaphores,
         } = scope;
-        tracing::info!(%namespaces, %semaphores, "working for a part of it");
+        tracing::info!(%namespaces, %semaphores, "working for a part of the cluster");
     }
 }
 
@@ -482,7 +482,7 @@ async fn uid_of_kube_system(client: &Client, health: &Health) -> String {
         );
         let problem = one_line(problem, 400);
         part.not_ready(format!(
-            "the namespace kube-system can't be read, whose uid is the cluster's id: {problem}"
+            "can't read the namespace kube-system, whose uid is the cluster's id: {problem}"
         ));
     };
     retry_until_ok(ask, log).await

@@ -118,7 +118,7 @@ impl Endpoints {
         };
         if scrapers.is_some() && tls.is_none() {
             tracing::warn!(
-                "with --metrics-auth=kubernetes and without TLS, scrapers send their tokens in plain text: give \
+                "with --metrics-auth=kubernetes and without TLS, scrapers send their tokens in plain text: set \
                  --http-tls-cert-file and --http-tls-key-file"
             );
         }
@@ -241,10 +241,7 @@ impl Scrapers {
         };
         let mut last = self.problem.lock();
         if let Some(problem) = problem.as_ref().filter(|_| problem != *last) {
-            tracing::warn!(
-                problem,
-                "the API server can't be asked who may read the metrics"
-            );
+            tracing::warn!(problem, "can't ask the API server who may read the metrics");
         }
         *last = problem;
     }

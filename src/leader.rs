@@ -194,13 +194,16 @@ async fn campaign<C: Candidate, F: Fn(&Standing), W: Future<Output = anyhow::Res
         board.lost(&lost);
         if !ended {
             let ended = timeout(WORK_END_TIMEOUT, work).await;
-            ended.map_err(|_| anyhow!("the work goes on though the lead is lost"))??;
+            ended
+                .map_err(|_| anyhow!("the work continues although this replica lost the lead"))??;
         }
     };
     board.ends();
     let resigned = timeout(RESIGNATION_TIMEOUT, candidate.resign()).await;
     if resigned.context("giving the lead back").is_err() {
-        tracing::warn!("the lead could not be given back: another replica has it when it runs out");
+        tracing::warn!(
+            "could not release the leadership: another replica takes over when the lease expires"
+        );
     }
     worked
 }

@@ -40,7 +40,7 @@ impl Default for Account {
 
 /// The text is not an [`Account`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("give NAMESPACE:NAME, such as consul-semaphore-system:consul-semaphore-operator")]
+#[error("use NAMESPACE:NAME, such as consul-semaphore-system:consul-semaphore-operator")]
 pub struct InvalidAccount;
 
 impl FromStr for Account {

@@ -42,7 +42,7 @@ fn report(flags: cli::Check, consul: consul::Config) -> anyhow::Result<ExitCode>
     });
     runtime.shutdown_background();
     let Some(report) = report? else {
-        bail!("interrupted before all was looked at");
+        bail!("interrupted before everything was checked");
     };
     print(&match output {
         Output::Text => report.text(is_coloured()),

@@ -76,7 +76,7 @@ async fn operate(
         cli::TracesExporter::None => None,
         cli::TracesExporter::Otlp => {
             let (traces, sending) = Traces::otlp(&telemetry.metrics).context(
-                "cannot send traces; the environment variables OTEL_EXPORTER_OTLP_* say how",
+                "cannot send traces: check the environment variables OTEL_EXPORTER_OTLP_*",
             )?;
             telemetry.traces = traces;
             Some(tokio::spawn(sending))

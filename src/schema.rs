@@ -58,10 +58,10 @@ impl fmt::Display for FieldFinding {
             ),
             FieldState::NoKind => write!(
                 f,
-                "the cluster has no {kind}: it is served as soon as it is there"
+                "the cluster has no {kind}: the operator serves this kind as soon as it is installed"
             ),
             FieldState::Unknown(why) => {
-                write!(f, "whether the schema has {path} is unknown: {why}")
+                write!(f, "can't find out whether the schema has {path}: {why}")
             }
         }
     }

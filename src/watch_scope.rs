@@ -128,9 +128,13 @@ impl WatchScope {
             if absent != was_absent {
                 let (group, plural) = (&resource.group, &resource.plural);
                 if absent {
-                    tracing::info!(%group, %plural, "{if_missing}. It is served as soon as it is there");
+                    tracing::info!(%group, %plural, "{if_missing}. The operator serves it as soon as it is installed");
                 } else {
-                    tracing::info!(%group, %plural, "what was missing is there now, and is served");
+                    tracing::info!(
+                        %group,
+                        %plural,
+                        "a resource that was missing is now installed, and the operator serves it"
+                    );
                 }
                 was_absent = absent;
             }

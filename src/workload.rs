@@ -333,7 +333,7 @@ impl ClusterWorkloads {
             failed.map_or(Ok(()), Err)
         };
         if let Err::<_, CallError>(error) = ended.await {
-            tracing::warn!(namespace, kind = %kind.name(), labels, %error, "what an ended workload is made of may run on");
+            tracing::warn!(namespace, kind = %kind.name(), labels, %error, "can't delete the children of an ended workload: they may continue to run");
         }
     }
 
@@ -545,7 +545,9 @@ impl ClusterWorkloads {
                 let is_it = object.metadata.uid.as_deref() == Some(workload.uid.as_ref());
                 if is_it && may_run_on(of.kind, &object, since) {
                     let title = of.kind.title(&object);
-                    remains.titles.push(format!("{title} (its kind is off)"));
+                    remains
+                        .titles
+                        .push(format!("{title} (this kind is switched off)"));
                 }
             }
             remains.of(of.kind, workload).await?;
@@ -594,7 +596,7 @@ fn no_effect(kind: &Kind, request: &Request) -> WriteError {
     let fields = request.fields().join(", ");
     WriteError::Refused {
         message: format!(
-            "the write has no effect on {fields}: either the schema of {}.{} has no such field, or a webhook sets it back",
+            "the write has no effect on {fields}: either the schema of {}.{} has no such field, or a webhook resets it",
             resource.plural, resource.group
         ),
         code: Some(200),
@@ -754,7 +756,7 @@ mod tests {
         workloads.write(write).await
     }
 
-    /// The API server answers like this if a schema has no such field, or a webhook sets it back.
+    /// The API server answers like this if a schema has no such field, or a webhook resets it.
     #[tokio::test]
     async fn a_write_that_has_no_effect_is_refused_and_names_its_fields() {
         for answer in [job("1", false), job("2", false)] {

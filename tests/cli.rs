@@ -91,8 +91,8 @@ fn traces_that_cannot_be_sent_are_refused() {
 #[test]
 fn a_check_says_what_it_can_be_asked() {
     let cases = [
-        ("--semaphore=db", "give NAMESPACE/NAME"),
-        ("--semaphore=Batch/db", "give NAMESPACE/NAME"),
+        ("--semaphore=db", "use NAMESPACE/NAME"),
+        ("--semaphore=Batch/db", "use NAMESPACE/NAME"),
         ("--as=", "the name of a user"),
         ("--as=jane doe", "the name of a user"),
         ("--timeout=0s", "from 1s to 300s"),
@@ -200,7 +200,7 @@ fn flags_that_contradict_each_other_say_what_to_do() {
     let plain = "http://consul:8500";
     let advice = [
         "--consul-ca-file",
-        "does not use it",
+        "does not use TLS",
         "leave --consul-ca-file out",
     ];
     let address = format!("--consul-address=https://consul:8501,{plain}");
@@ -274,7 +274,7 @@ fn a_login_and_a_token_contradict_each_other() {
         &["run", "--consul-token-file=/file"],
         &[("CONSUL_AUTH_METHOD", "kubernetes")],
     );
-    assert_says(&said, &["--consul-token-file gives one"]);
+    assert_says(&said, &["--consul-token-file already sets a token"]);
 }
 
 #[test]

@@ -257,7 +257,7 @@ impl Reviewer {
     fn succeeded(&self, status: StatusCode) -> Result<(), Refusal> {
         match status {
             StatusCode::FORBIDDEN => Err(Refusal::Unable(format!(
-                "the operator may not ask it: give it the rules in {}",
+                "the operator may not ask it: give the operator the rules in {}",
                 self.purpose.role
             ))),
             status if status.is_success() => Ok(()),

@@ -196,7 +196,7 @@ pub(super) async fn try_all(
         tried.begin(client, node, &name, scratch).await
     } else {
         let unknown =
-            "the node's name contains the cluster's id, which is unknown: give --consul-node";
+            "the node's name contains the cluster's id, which is unknown: set --consul-node";
         for step in [Step::Register, Step::Make, Step::Renew] {
             tried.steps.push((step, StepOutcome::Untried(unknown)));
         }

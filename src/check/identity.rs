@@ -63,7 +63,7 @@ pub(super) fn line(seen: &IdentityFacts) -> Line {
         }
         Err(why) => {
             let message =
-                format!("whether another cluster uses the identity {id} is not known: {why}");
+                format!("can't find out whether another cluster uses the identity {id}: {why}");
             return of(Outcome::Unknown, message);
         }
     };
@@ -71,11 +71,11 @@ pub(super) fn line(seen: &IdentityFacts) -> Line {
         Ok(history) => history,
         Err(why) => {
             let message = format!(
-                "whether another cluster uses the identity {id} is not known, because the Lease of this operator's \
+                "can't find out whether another cluster uses the identity {id}, because the Lease of this operator's \
                  identity can't be read: {why}"
             );
             return of(Outcome::Unknown, message).todo(
-                "give --leader-election-namespace, with a kubeconfig that may get Leases there",
+                "set --leader-election-namespace, and use a kubeconfig that may get Leases there",
             );
         }
     };
@@ -85,7 +85,7 @@ pub(super) fn line(seen: &IdentityFacts) -> Line {
             format!("{replica} uses the identity {id}, and no other API server does"),
         ),
         Err(mark) => of(Outcome::Failed, conflict(key, id, mark.as_ref())).todo(
-            "give the operator of the copy --cluster-id: docs/operations.md, IdentityConflict",
+            "set --cluster-id for the operator of the copied cluster: docs/operations.md, IdentityConflict",
         ),
     }
 }

@@ -10,7 +10,7 @@ use consul_client::SessionId;
 use consul_semaphore::{Reading, plan::Taker};
 
 /// The way to see whether the operator works.
-const ALIVE: &str = "see that the operator runs, and what it logs: kubectl get pods -A -l \
+const ALIVE: &str = "check that the operator runs, and read its log: kubectl get pods -A -l \
                                 app.kubernetes.io/name=consul-semaphore-operator";
 
 /// Returns the owner of a session, as far as its contender names one.

@@ -80,7 +80,7 @@ const fn unserved(
         resource,
         verbs,
         RuleScope::Scope,
-        "a workload of this kind that holds a slot when you switch its kind off keeps it forever",
+        "if you switch this kind off while a workload of this kind holds a slot, the workload keeps the slot forever",
     ))
 }
 
@@ -90,7 +90,7 @@ const fn policy(resource: &'static str, name: Cow<'static, str>) -> Rule {
         resource,
         &["get"],
         RuleScope::Policy(name),
-        "the operator does not report at its start whether its admission policies are in force",
+        "the operator does not report when it starts whether its admission policies are in force",
     ))
 }
 
@@ -116,7 +116,7 @@ pub(super) const RULES: &[Rule] = &[
         "consulsemaphores/status",
         &["patch"],
         RuleScope::Scope,
-        "no status is written, and no limit: a limit is recorded there first",
+        "neither the status nor the limit is written, because the operator records the limit in the status first",
     ),
     rule(
         "batch",
@@ -160,22 +160,22 @@ pub(super) const RULES: &[Rule] = &[
         "namespaces",
         &["get"],
         RuleScope::Namespaces,
-        "slots of a namespace that was deleted may stay held until the operator starts without it",
+        "slots of a namespace that was deleted may stay held until the operator is started without this namespace",
     )),
     rule(
         "coordination.k8s.io",
         "leases",
         &["create"],
         RuleScope::Election,
-        "nothing is granted or released: the operator can't make its Leases",
+        "nothing is granted or released: the operator can't create its Leases",
     ),
     rule(
         "coordination.k8s.io",
         "leases",
         &["get", "list", "watch", "update"],
         RuleScope::Lease,
-        "with --leader-election=kubernetes no replica leads, so nothing happens; with the others a restart renews the \
-         evidence of running Jobs, because nobody knows when they were last proved to hold their slots",
+        "with --leader-election=kubernetes no replica leads, so nothing happens; with other values, a restart renews \
+         the evidence of running Jobs, because no record says when they were last proved to hold their slots",
     ),
     rule(
         "coordination.k8s.io",
@@ -210,7 +210,7 @@ static TABLE_EVENTS: Rule = optional(rule(
     "events",
     &["create", "patch"],
     RuleScope::BesideTable,
-    "wrong rows of --kinds are only in the log",
+    "wrong rows of --kinds are reported only in the log",
 ));
 
 /// The verbs for workloads that are no Jobs.
@@ -232,7 +232,7 @@ const fn ends(group: &'static str, resource: &'static str) -> Rule {
         resource,
         &["patch"],
         RuleScope::Scope,
-        "workloads of this kind can't be made to fail: they wait on",
+        "the operator can't make workloads of this kind fail: they continue to wait",
     ))
 }
 
@@ -282,7 +282,7 @@ pub(crate) fn rules_of(kind: &Kind) -> Cow<'static, [Rule]> {
             "admissionchecks/status",
             &["patch"],
             RuleScope::Cluster,
-            "admission checks are not active, and neither are the ClusterQueues that ask them",
+            "admission checks are not active, and neither are the ClusterQueues that require them",
         ),
         rule(
             "jobset.x-k8s.io",

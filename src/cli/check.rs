@@ -15,8 +15,8 @@ pub(super) const HELP: &str = "\
 Exit code: 0 nothing failed, 1 something failed, 2 a flag is invalid. Warnings and unknown results are not
 failures.
 
-Use the operator's flags and environment; it needs no more rights than the operator. From a laptop, for an
-operator in the cluster:
+Run `check` with the operator's flags and environment. It needs no more rights than the operator.
+From a laptop, for an operator in the cluster:
   consul-semaphore-operator check --as system:serviceaccount:consul-semaphore-system:consul-semaphore-operator
 
 Consul's own environment variables and KUBECONFIG are read as `run` reads them: see `run --help`.";
@@ -28,7 +28,7 @@ pub(crate) struct Check {
     semaphore: Option<check::NamespacedName>,
 
     /// Check the rights of this user, such as the operator's ServiceAccount: system:serviceaccount:<namespace>:<name>
-    /// [default: the kubeconfig's]
+    /// [default: the user of the kubeconfig]
     #[arg(long = "as", value_name = "USER", value_parser = user)]
     as_user: Option<String>,
 
@@ -89,7 +89,7 @@ impl Check {
 fn user(text: &str) -> Result<String, String> {
     if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
         return Err(
-            "give the name of a user, such as system:serviceaccount:<namespace>:<name>".to_owned(),
+            "use the name of a user, such as system:serviceaccount:<namespace>:<name>".to_owned(),
         );
     }
     Ok(text.to_owned())

@@ -17,7 +17,7 @@ pub(crate) struct HttpFlags {
     #[arg(long, env, value_name = "IP:PORT", default_value = "[::]:8080")]
     pub(crate) http_address: SocketAddr,
 
-    /// Serve them over TLS, with the certificate in this PEM file; it is read again when it changes
+    /// Serve these endpoints over TLS, with the certificate in this PEM file; it is read again when it changes
     #[arg(long, env, value_name = "FILE", requires = "http_tls_key_file")]
     pub(crate) http_tls_cert_file: Option<PathBuf>,
 
@@ -36,7 +36,7 @@ pub(crate) enum MetricsAuth {
     /// Everybody who can reach the address
     #[default]
     None,
-    /// Everybody with a bearer token that the API server knows, whose user may get the nonResourceURL /metrics
+    /// Everybody with a valid bearer token of the API server whose user may get the nonResourceURL /metrics
     Kubernetes,
 }
 

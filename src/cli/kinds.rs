@@ -14,8 +14,8 @@ use consul_semaphore_workload::{Kind, Kinds, Table};
 /// The kinds that an operator serves.
 #[derive(Args, Debug, Default)]
 pub(crate) struct WorkloadFlags {
-    /// The kinds of workloads to serve besides Jobs, by their plural names or kueue, separated by commas; or all. Given
-    /// several times, it is all of these
+    /// The kinds of workloads to serve besides Jobs, separated by commas: plural names such as jobsets, kueue, or all. You
+    /// can repeat the flag
     #[arg(long, env, value_name = "NAMES")]
     workloads: Vec<Kinds>,
 }
@@ -46,7 +46,8 @@ pub(crate) struct ListKinds {
     )]
     service_account: Account,
 
-    /// The manifest of a ConfigMap with rows of other kinds, which run reads in the cluster
+    /// A file with the manifest of the ConfigMap whose rows describe more kinds; `run` reads this ConfigMap in the
+    /// cluster
     #[arg(long, value_name = "FILE")]
     kinds: Option<PathBuf>,
 }
@@ -74,7 +75,7 @@ impl ListKinds {
         let some: Vec<String> = each.filter(|yaml| !yaml.is_empty()).collect();
         if some.is_empty() {
             return Ok(
-                "# Those of Jobs are in config/rbac and config/policies, and in the chart.\n"
+                "# The rights and policies for Jobs are in config/rbac and config/policies, and in the chart.\n"
                     .into(),
             );
         }

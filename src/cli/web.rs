@@ -31,7 +31,7 @@ pub(crate) enum WebAuth {
     /// Users who log in with a Kubernetes token, for the ConsulSemaphores that they may list
     #[default]
     Kubernetes,
-    /// Everybody who reaches it, so the address must be a loopback address
+    /// Everybody who can reach the page, so the address must be a loopback address
     None,
 }
 
@@ -48,8 +48,8 @@ impl WebFlags {
         };
         if access == web::PageAccess::Open && !address.ip().is_loopback() {
             let problem = format!(
-                "--web-auth=none shows all semaphores to everybody who reaches the page, so it needs a loopback address: \
-                 give --web-address=127.0.0.1:{}, or leave --web-auth out",
+                "--web-auth=none shows all semaphores to everybody who reaches the page, so it needs a loopback \
+                 address: set --web-address=127.0.0.1:{}, or leave --web-auth out",
                 address.port()
             );
             return Err(Cli::command().error(ErrorKind::ArgumentConflict, problem));

@@ -66,7 +66,7 @@ pub(super) enum Reason {
     /// somebody repairs what the message names.
     SlotWaiting,
     /// The annotation `hold` keeps the Job out of the queue. Remove it to queue the Job. It is a Warning if a
-    /// workload of another kind was created on hold: the admission policy does that to one that is created held and
+    /// workload of another kind was created on hold: the admission policy does that if the workload is created held and
     /// without the label `consul-semaphore.io/waits: "true"`.
     OnHold,
     /// The Job got a slot and was started.
@@ -75,9 +75,9 @@ pub(super) enum Reason {
     SlotCooling,
     /// The Job's slot is free again.
     SlotReleased,
-    /// The running Job lost its slot, or nothing showed for too long that it held one. The message says what
-    /// happens to it. Find out why: was Consul unreachable, did somebody destroy the session, is `spec.session.ttl`
-    /// too short?
+    /// The running Job lost its slot, or the operator could not confirm for too long that the Job held its slot. The
+    /// message says what happens to the Job. Find out why: was Consul unreachable, did somebody destroy the session, is
+    /// `spec.session.ttl` too short?
     SlotLost,
     /// The Job was deleted because `on-contention` is `Skip`. The message names the holders, or says how late
     /// the Job was. If Jobs are often late, compare the clocks of the clusters or raise `spec.cooldown`.
@@ -85,13 +85,13 @@ pub(super) enum Reason {
     /// The Job failed because `on-contention` is `Fail`. The message names the holders, or says how late the Job was.
     Contended,
     /// The Job failed because it had waited for as long as `wait-timeout` or `spec.waitTimeout` allows. The message
-    /// says what it waited for and who held it.
+    /// says which slots the Job waited for, and who held them.
     WaitTimedOut,
-    /// The Job failed because a newer one, which the message names, waits for the same slots: `on-contention` is
+    /// The Job failed because a newer Job, which the message names, waits for the same slots: `on-contention` is
     /// `ReplaceWaiting` or `ReplaceRunning` in both.
     Superseded,
-    /// The running Job was ended because a newer one, which the message names, replaces it: `on-contention` is
-    /// `ReplaceRunning` in that one.
+    /// The running Job was ended because a newer Job, which the message names, replaces it: `on-contention` is
+    /// `ReplaceRunning` in the newer Job.
     Replaced,
     /// A user shut the Workflow down while it waited for a slot, so it ends without one.
     ShutDown,
@@ -105,28 +105,28 @@ pub(super) enum Reason {
     /// the operator's RBAC. Its slot goes to the next Job, and the operator tries again later.
     StartRefused,
     /// The Job keeps its slot because its pods have not ended for 90 seconds. The message names pods and nodes. If a
-    /// node is lost, delete its Node object or force-delete the pod. If it says that the kind is off, the workload
-    /// keeps its slot until it has ended.
+    /// node is lost, delete its Node object or force-delete the pod. If the message says that the kind is switched off,
+    /// the workload keeps its slot until it has ended.
     PodsRemain,
     /// The Job keeps its slot because the operator could not find out for 90 seconds whether its pods are gone. The
-    /// message says why. If you have removed its row or switched Kueue off, switch it on again until its slots are
+    /// message says why. If you have removed the row of its kind or switched Kueue off, undo this until the slots are
     /// released.
     PodsUnknown,
     /// No `ConsulSemaphore` of that name exists in the Job's namespace, or it is being deleted. The Job stays
-    /// suspended. Create it, or correct the annotation.
+    /// suspended. Create the `ConsulSemaphore`, or correct the annotation.
     NoSemaphore,
     /// An annotation is invalid; the message says what is allowed. The Job stays suspended until you correct it.
     Malformed,
     /// The Job asks for more slots than a semaphore has, or for slots of semaphores that can't be granted in one
     /// transaction; the message says which. The Job stays suspended until the Job or the semaphores change.
     Unsatisfiable,
-    /// An annotation has no effect: it is misspelt, in the wrong place, or lacks another one that it needs.
+    /// An annotation has no effect: it is misspelt, in the wrong place, or needs another annotation that is missing.
     AnnotationIgnored,
     /// To Argo, a Workflow that waits for its slot is running: it holds its locks, or its deadline runs. The message
     /// says which, and what to change.
     CountsAsRunning,
-    /// Another controller, such as Kueue, manages the Job, so the operator leaves it alone. Remove its label or
-    /// field, or the annotation.
+    /// Another controller, such as Kueue, manages the Job, so the operator leaves it alone. Remove the label or field
+    /// of that controller, or the annotation `semaphore`.
     ManagedElsewhere,
     /// A row in the `ConfigMap` of `--kinds` is wrong; the message names it, and says what is allowed. Correct it.
     InvalidKind,
@@ -137,8 +137,8 @@ pub(super) enum Reason {
     NotReady,
     /// Slots of the `ConsulSemaphore` are granted and released again.
     ReadyAgain,
-    /// The `ConsulSemaphore` was deleted, but its keys or sessions are left in Consul: Consul was unreachable,
-    /// or others use the lock key. Delete the key in the message when nobody holds a slot there.
+    /// The `ConsulSemaphore` was deleted, but its keys or sessions are left in Consul: Consul was unreachable, or other
+    /// clients use the lock key. Delete the key in the message when nobody holds a slot there.
     LeftBehind,
     /// `spec.session.ttl` is less than twice the `--lease-duration`: if the leader dies, running Jobs may lose
     /// their slots before another replica leads. Raise the TTL or lower the lease duration.

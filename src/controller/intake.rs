@@ -71,14 +71,14 @@ fn why_held_back(workload: &Workload, by_policy: bool) -> String {
     let (kind, semaphores) = (&workload.kind, workload.semaphores());
     if by_policy {
         return format!(
-            "created on hold: it is not in the queue of ConsulSemaphore {semaphores}. The admission policy puts a {kind} \
-             on hold that is created held and without the label {WAITS_LABEL}: \"true\". To queue it, remove the \
+            "created on hold: it is not in the queue of ConsulSemaphore {semaphores}. If a {kind} is created held and \
+             without the label {WAITS_LABEL}: \"true\", the admission policy puts it on hold. To queue it, remove the \
              annotation {HOLD}; in manifests, add that label"
         );
     }
     format!(
-        "on hold by the annotation {HOLD}: it is not in the queue of ConsulSemaphore {semaphores}. Remove the annotation \
-         to queue the {kind}"
+        "on hold because of the annotation {HOLD}: it is not in the queue of ConsulSemaphore {semaphores}. Remove the \
+         annotation to queue the {kind}"
     )
 }
 
@@ -144,7 +144,7 @@ fn explain(tracked: &TrackedWorkload, why: &Unclaimed) -> (Reason, String, Durat
         && tracked.obstacle.is_none()
     {
         let note = format!(
-            "this {kind} holds a slot of {}, and its ConsulSemaphore no longer exists: nobody renews the slot. \
+            "this {kind} holds a slot of {}, but its ConsulSemaphore no longer exists: nobody renews the slot. \
              Create the ConsulSemaphore again",
             granted.lock_keys()
         );
@@ -154,8 +154,9 @@ fn explain(tracked: &TrackedWorkload, why: &Unclaimed) -> (Reason, String, Durat
         Unclaimed::Missing(missing) => {
             let hook = if tracked.is_hook {
                 format!(
-                    ". This {kind} is a hook of Helm or Argo CD, which run before what is in the same chart or sync is \
-                     created: create the ConsulSemaphore earlier, or as a hook that comes first"
+                    ". This {kind} is a hook of Helm or Argo CD, and such hooks run before the other objects of the \
+                     same chart or sync are created: create the ConsulSemaphore earlier, or as a hook that runs \
+                     before this one"
                 )
             } else {
                 String::new()
@@ -174,15 +175,15 @@ fn explain(tracked: &TrackedWorkload, why: &Unclaimed) -> (Reason, String, Durat
     match obstacle {
         Obstacle::Managed(manager) => {
             let note = format!(
-                "the operator leaves this {kind} alone, and it gets no slot: {manager}. Remove either that or the \
-                 annotation {SEMAPHORE}"
+                "the operator leaves this {kind} alone, and it gets no slot: {manager}. Remove either that setting or \
+                 the annotation {SEMAPHORE}"
             );
             (Reason::ManagedElsewhere, note, Duration::ZERO)
         }
         Obstacle::Owned(owner) => {
             let note = format!(
-                "the operator leaves this {kind} alone, and it gets no slot: {owner} made it, and decides when it runs. \
-                 Annotate {owner} instead"
+                "the operator leaves this {kind} alone, and it gets no slot: {owner} created it, and decides when it \
+                 runs. Annotate {owner} instead"
             );
             (Reason::ManagedElsewhere, note, Duration::ZERO)
         }
@@ -246,7 +247,7 @@ mod tests {
         let (reason, note, _) = explain(&workload, &Unclaimed::Obstacle(unsatisfiable));
         assert_eq!(reason, Reason::Unsatisfiable);
         assert!(
-            note.contains("4 slots of db, of which it can have 3"),
+            note.contains("4 slots of db, but can have at most 3"),
             "{note}"
         );
         let missing = Unclaimed::Missing(vec!["db".into(), "licenses".into()]);

@@ -169,7 +169,7 @@ async fn activate(api: Api<Object>, name: String) -> Activated {
         if read(&written).is_some() {
             tracing::warn!(
                 check = name,
-                "the API server accepts that an admission check is active, and does not keep it"
+                "the API server accepts the condition Active of an admission check, but does not store it"
             );
             return Ok(Activated::Not);
         }
@@ -179,7 +179,7 @@ async fn activate(api: Api<Object>, name: String) -> Activated {
         Ok(activated) => activated,
         Err(error) if matches!(error.refusal(), Some((404 | 409, _))) => Activated::Now,
         Err(error) => {
-            tracing::warn!(check = name, %error, "can't say that an admission check is active");
+            tracing::warn!(check = name, %error, "can't set the condition Active of an admission check");
             Activated::Not
         }
     }
@@ -345,7 +345,11 @@ impl KueueWorkloads {
                 () = sleep(end.since(Moment::now())) => {
                     let missing = self.are_read_first().count();
                     let some: Vec<_> = self.are_read_first().take(MOST_WORKLOADS_NAMED).collect();
-                    tracing::warn!(missing, ?some, "the owners of Workloads of Kueue are not read yet: working without them");
+                    tracing::warn!(
+                        missing,
+                        ?some,
+                        "some owners of Workloads of Kueue have not been read yet: continuing without them"
+                    );
                     break;
                 }
             }
@@ -573,7 +577,9 @@ async fn read_owner(context: &Context, namespace: &str, owner: &Owner) -> Result
         .map_err(|error| format!("its owner, {title}, can't be read: {error}"))?
         .metadata;
     if metadata.uid.as_deref() != Some(uid.as_ref()) {
-        return Err(format!("its owner, {title}, is another one now"));
+        return Err(format!(
+            "its owner, {title}, has been replaced by another object with the same name"
+        ));
     }
     let (annotations, owners) = (kueue::annotations(&metadata), &context.shared.owners);
     let mut earlier = None;

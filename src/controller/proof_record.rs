@@ -130,7 +130,7 @@ impl ProofRecord {
             Err(why) => tracing::warn!(
                 annotation = LEGACY,
                 why = one_line(&why, 200),
-                "the record of the last proofs can't be read: running Jobs count as proved now, and have half a TTL"
+                "the record of the last proofs can't be read: running Jobs count as proved now, for half a TTL"
             ),
         }
     }

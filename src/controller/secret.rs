@@ -173,7 +173,12 @@ impl SecretReader {
                 // ready, which its condition reports.
                 let still = other && self.cell.is_set();
                 if let Some(problem) = problem.as_ref().filter(|_| still) {
-                    tracing::warn!(namespace = %self.namespace, secret = %self.from.name, problem, "the token that was there before is still used");
+                    tracing::warn!(
+                        namespace = %self.namespace,
+                        secret = %self.from.name,
+                        problem,
+                        "the operator still uses the token that it read before"
+                    );
                 }
                 state.problem.clone_from(&problem);
                 state.tokens += u64::from(news);

@@ -701,11 +701,11 @@ impl SemaphoreController {
         };
         let note = format!(
             "the limit{of_key} in Consul was changed from {from} to {to}: {contenders} of other programs or \
-             clusters may still use {from}, and will be refused the next time that they ask for a slot. \
-             Those that hold one keep it until they release it. Restart programs with {to}, and \
+             clusters may still use {from}, and will be refused the next time that they ask for a slot. Contenders \
+             that hold a slot keep it until they release it. Restart programs with {to}, and \
              set spec.limit to {to} in other clusters"
         );
-        tracing::warn!(semaphore = %self.reference, from, to, others, "others will be refused");
+        tracing::warn!(semaphore = %self.reference, from, to, others, "clients with the old limit will be refused");
         self.emit(events::Reason::OthersRefused, note);
     }
 

@@ -108,7 +108,7 @@ pub(super) async fn hold_instead(
     tracing::warn!(
         workload = %format_args!("{namespace}/{}", target.name),
         why,
-        "a workload can't say in its status that it failed: it is put on hold"
+        "a workload can't be marked as failed in its status: it is put on hold"
     );
     let hold = WorkloadWrite {
         namespace: namespace.clone(),

@@ -105,7 +105,7 @@ async fn suspend(context: &Context, workload: &TrackedWorkload) -> Result<(), Un
             crash::reach(Point::Stopped, namespace).await;
             let held = match kind {
                 Kind::KueueWorkload => {
-                    "Annotate what you put in a queue of Kueue before you do".to_owned()
+                    "Annotate a workload before you put it into a queue of Kueue".to_owned()
                 }
                 _ => format!("Create {}s with spec.suspend: true", workload.kind),
             };

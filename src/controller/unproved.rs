@@ -119,7 +119,11 @@ async fn settle(context: &Context, tracked: &TrackedWorkload) -> PodCheckOutcome
     let name = format!("{namespace}/{}", workload.name);
     match context.workloads.prove(&identity).await {
         Err(error) => {
-            tracing::warn!(workload = %name, %error, "whether pods of a workload without a slot are left is unknown");
+            tracing::warn!(
+                workload = %name,
+                %error,
+                "can't find out whether pods of a workload without a slot are left"
+            );
             return PodCheckOutcome::Failed;
         }
         // The answer is about another version of the workload than the question.
@@ -178,12 +182,12 @@ async fn return_to_queue(context: &Context, tracked: &TrackedWorkload) -> PodChe
     let advice = match error.is_unwanted() {
         Some(_) => "allow the operator to change the status of its Workload",
         // For example, a webhook is away.
-        None => "it is tried again",
+        None => "the operator retries",
     };
     if let WriteError::Refused { message, .. } = error {
         let note = format!(
-            "it was evicted, and the API server refuses to record that it gave its slots back: {message}. They are \
-             free, but it does not wait again: {advice}"
+            "it was evicted, and the API server refuses to record that it gave its slots back: {message}. The slots \
+             are free, but the workload does not wait again: {advice}"
         );
         let events = &context.shared.events;
         events.workload(
@@ -214,9 +218,9 @@ async fn forget_start(context: &Context, tracked: &TrackedWorkload) -> PodCheckO
     tracing::warn!(workload = %name, %error, "can't clear the start time of a suspended Job");
     if let WriteError::Refused { message, .. } = error {
         let note = format!(
-            "it is suspended, and the API server refuses to clear its status.startTime: {message}. Its slot is free, but \
-             it can't be started again in one: allow the operator to patch jobs/status, by RBAC and by admission \
-             policies"
+            "it is suspended, and the API server refuses to clear its status.startTime: {message}. Its slot is free, \
+             but the Job can't be started again in a slot: allow the operator to patch jobs/status, by RBAC and by \
+             admission policies"
         );
         let events = &context.shared.events;
         events.workload(namespace, &**workload, Reason::StartRefused, note);
@@ -308,11 +312,11 @@ async fn fail(context: &Context, tracked: &TrackedWorkload) -> PodCheckOutcome {
     };
     let refused = context.unfailable.refused_for_good(&workload.uid, &error);
     if let Some(why) = refused {
-        let why = format!("the API server refuses to let its status say that it failed: {why}");
+        let why = format!("the API server refuses to mark it as failed in its status: {why}");
         return put_on_hold(context, tracked, &kind, &why).await;
     }
     let workload = format_args!("{namespace}/{}", workload.name);
-    tracing::warn!(%workload, %error, "can't write to a status that a workload failed: it stays held");
+    tracing::warn!(%workload, %error, "can't mark a workload as failed in its status: it stays held");
     PodCheckOutcome::Failed
 }
 

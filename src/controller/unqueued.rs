@@ -182,7 +182,7 @@ async fn carry_out(context: &Context, namespace: &Arc<str>, write: Write, shape:
             let workload = format_args!("{namespace}/{}", target.name);
             let what = match write {
                 Write::RecordWait(_) => "can't record since when a Job waits",
-                _ => "can't make a Job fail that has waited for too long",
+                _ => "can't end a Job that has waited for too long",
             };
             tracing::warn!(%workload, %error, "{what}");
             false

@@ -50,7 +50,7 @@ fn missing(what: &str, source: &Source) -> String {
             "install the CustomResourceDefinition with `kubectl apply -k crds`".to_owned()
         }
         Source::Switch(name) => {
-            format!("install what defines them, or leave {name} out of --workloads")
+            format!("install the software that defines them, or leave {name} out of --workloads")
         }
         Source::Row(_) => {
             "install their CustomResourceDefinition, or correct apiVersion and plural in the row"
@@ -74,7 +74,7 @@ fn advice(what: &str, source: &Source, code: u16) -> Option<String> {
         (403, source) => match source.apply() {
             None => format!("{allow}: the rule is in config/rbac/role.yaml"),
             Some(apply) if matches!(source, Source::Row(_)) => {
-                format!("{allow}: {apply}, with the ConfigMap as FILE, before you apply that")
+                format!("{allow}: {apply}, with the ConfigMap as FILE, before you apply the ConfigMap")
             }
             Some(apply) => format!("{allow}: {apply}"),
         },

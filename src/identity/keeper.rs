@@ -203,7 +203,7 @@ impl MarkKeeper {
             Ok(written) => Ok(written),
             // The mark still belongs to this API server, so only the next version has to wait.
             Err(failure) => {
-                tracing::debug!(%failure, key = self.key, "the mark of this cluster's identity can't be written anew yet");
+                tracing::debug!(%failure, key = self.key, "can't write the mark of this cluster's identity again yet");
                 Ok(false)
             }
         }
@@ -310,7 +310,7 @@ impl MarkKeeper {
 
     /// Handles a failure, which changes nothing while the session of the mark lives.
     fn fail(&self, failure: MarkFailure) {
-        tracing::debug!(%failure, key = self.key, "the mark of this cluster's identity can't be kept yet");
+        tracing::debug!(%failure, key = self.key, "can't lock the mark of this cluster's identity yet");
         let is_certain = match &*self.ownership.borrow() {
             Ownership::Ours(life) => matches!(
                 life.get(),

@@ -124,7 +124,7 @@ pub(crate) fn conflict(key: &str, id: &str, mark: Option<&Mark>) -> String {
          operator of this API server wrote it. So one of the two clusters is a copy, such as a restored backup or a \
          cloned image. Nothing is granted, released, suspended or ended here. Give the operator of the copy an \
          identity of its own with --cluster-id (CLUSTER_ID). If the other cluster no longer exists, delete the key; \
-         without that, this one continues 10 minutes later at most"
+         otherwise this cluster continues automatically after at most 10 minutes"
     )
 }
 

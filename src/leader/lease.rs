@@ -228,7 +228,7 @@ impl Candidate for LeaseCandidate {
                 }
                 Err(failure) => failure,
             };
-            tracing::debug!(%failure, "can't renew the lead yet");
+            tracing::debug!(%failure, "can't renew the leadership yet");
         }
     }
 
@@ -242,7 +242,7 @@ impl Candidate for LeaseCandidate {
         let params = PostParams::default();
         let given = self.leases.replace(self.name.as_ref(), &params, &lease);
         if let Err(failure) = self.call(given).await {
-            tracing::debug!(%failure, "can't release the lead");
+            tracing::debug!(%failure, "can't release the leadership");
         }
     }
 }

@@ -265,7 +265,7 @@ impl Candidate for LockCandidate {
             return;
         };
         if let Err(error) = self.free(&session).await.context("releasing the key") {
-            tracing::debug!(%error, "can't release the lead");
+            tracing::debug!(%error, "can't release the leadership");
         }
     }
 }
@@ -285,7 +285,7 @@ impl LockCandidate {
                 }
                 Err(consul::Error::Gone) => return,
                 Err(error) => {
-                    tracing::debug!(%error, "can't renew the lead yet");
+                    tracing::debug!(%error, "can't renew the leadership yet");
                     (Moment::now(), self.timing.retry().min(usual))
                 }
             };

@@ -9,7 +9,7 @@ pub struct LeaseName(String);
 /// The text is not a [`LeaseName`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "give 1 to 63 lower case letters, digits, '-' or '.', with a letter or digit at both ends, and not \"leader\""
+    "use 1 to 63 lower case letters, digits, '-' or '.', with a letter or digit at both ends, and not \"leader\""
 )]
 pub struct InvalidLeaseName;
 

@@ -72,7 +72,7 @@ impl PassMetrics {
             reconciles: register.plain("reconciles", "Passes over a queue"),
             reconcile_errors: register.plain(
                 "reconcile_errors",
-                "Passes that failed, by the reason that the condition shows",
+                "Passes that failed, by the reason in the condition",
             ),
             reconcile_duration: register.seconds(
                 "reconcile_duration",
@@ -110,7 +110,7 @@ impl Metrics {
             consul: ConsulMetrics::new(register),
             events_dropped: register.plain(
                 "events_dropped",
-                "Kubernetes events that were dropped because too many of their namespace were due",
+                "Kubernetes events that were dropped because too many events of their namespace were waiting to be sent",
             ),
             spans_dropped: register.plain(
                 "spans_dropped",

@@ -73,13 +73,14 @@ impl Places {
         let mut taken = self.0.lock();
         if taken.values().sum::<usize>() >= MAX_PAGES {
             return Err(format!(
-                "this replica shows {MAX_PAGES} open pages already, and no more: close one, or ask another replica"
+                "this replica already serves {MAX_PAGES} open pages, and can't serve more: close one, or use another \
+                 replica"
             ));
         }
         let own = taken.entry(tenant.clone()).or_default();
         if *own >= tenant.most() {
             return Err(format!(
-                "{tenant} {MAX_PAGES_PER_TENANT} open pages here already, and no more: close one"
+                "{tenant} {MAX_PAGES_PER_TENANT} open pages on this replica, and can't open more: close one"
             ));
         }
         *own += 1;
@@ -120,7 +121,10 @@ mod tests {
             taken.push(places.take(user(number)).ok().unwrap());
         }
         let refusal = places.take(user(MAX_PAGES)).err().unwrap();
-        assert!(refusal.starts_with("this replica shows 64"), "{refusal}");
+        assert!(
+            refusal.starts_with("this replica already serves 64"),
+            "{refusal}"
+        );
         taken.pop();
         taken.push(places.take(user(MAX_PAGES)).ok().unwrap());
         taken.clear();

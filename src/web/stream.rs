@@ -289,15 +289,13 @@ impl ReplicaState {
     /// Returns the state for a user who may see nothing: that there is a problem, but not which.
     fn in_brief(self) -> Self {
         let is_fine = self.obstacles.is_empty();
-        let obstacles = if is_fine {
-            ""
-        } else {
-            "something is in its way"
-        };
+        let obstacles = if is_fine { "" } else { "there is a problem" };
         Self {
             obstacles: obstacles.to_owned(),
             remarks: String::new(),
-            trouble: self.trouble.map(|_| "not all can be shown now".to_owned()),
+            trouble: self
+                .trouble
+                .map(|_| "some data can't be shown now".to_owned()),
         }
     }
 }

@@ -477,7 +477,10 @@ mod tests {
         let ended = json!({ "spec": {}, "status": condition("Completed") });
         let held = json!({ "spec": { "suspend": true }, "status": condition("Suspended") });
         let stops = json!({ "spec": { "suspend": true } });
-        let (itself, pod) = ("JobSet a (its kind is off)", "a-x on node (none yet)");
+        let (itself, pod) = (
+            "JobSet a (this kind is switched off)",
+            "a-x on node (none yet)",
+        );
         let off = || ServedKinds::of_old(&Kinds::default());
         let just_now = || ServedKinds::new(&Kinds::default());
         for (fields, has_pod, served, expected) in [

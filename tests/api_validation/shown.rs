@@ -81,10 +81,7 @@ async fn explains_fields(server: &ApiServer) {
             "csem",
             "A semaphore in Consul for the Jobs of this namespace.",
         ),
-        (
-            "csem.spec.limit",
-            "How many slots there are, from 1 to 5000.",
-        ),
+        ("csem.spec.limit", "The number of slots, from 1 to 5000."),
         ("csem.spec.limitPolicy", "ENUM: Refuse Enforce"),
         (
             "csem.spec.prefix",

@@ -262,7 +262,7 @@ async fn policies(bed: &Bed) {
     let guard = policy("ValidatingAdmissionPolicy", name, &spec);
     apply(bed, "guard.json", &guard).await;
     let said = as_operator(bed).await;
-    let words = ["but not bound", "kubectl apply -k config/policies"];
+    let words = ["has no binding", "kubectl apply -k config/policies"];
     said.assert("kubernetes", name, "warning", &words);
 
     let spec = json!({ "policyName": name, "validationActions": ["Deny"] });

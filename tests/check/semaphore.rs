@@ -207,8 +207,8 @@ async fn without_an_operator_the_report_says_what_it_would_do() {
     let said = first_waits(&bed, &team, &db, "a", &other).await;
     said.assert("semaphore", "first: a", "ok", &["no slot is free"]);
     consul.give_back(&db.lock_prefix(), &other).await;
-    let said = first_waits(&bed, &team, &db, "a", "it is next").await;
-    said.assert("semaphore", "first: a", "warning", &["if it stays so"]);
+    let said = first_waits(&bed, &team, &db, "a", "this Job is next").await;
+    said.assert("semaphore", "first: a", "warning", &["if this lasts"]);
     // Each check has ended its session.
     let sessions = consul.sessions().await;
     assert_eq!(sessions, Vec::<serde_json::Value>::new());

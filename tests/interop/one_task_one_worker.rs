@@ -151,7 +151,7 @@ async fn one_is_slower(west: &Cluster, east: &Cluster) {
     let holder = format!("by west batch/{} (session ", fast.name());
     assert!(note.contains(&holder), "{note}");
     assert!(
-        note.contains("is done and whose slot cools until"),
+        note.contains("is done and whose slot is in its cooldown until"),
         "{note}"
     );
     assert!(west.did(&fast, east).await);
@@ -175,7 +175,7 @@ async fn one_was_down_over_the_hour(west: &Cluster, east: &Cluster) {
     east.bed.operator().start().await;
     let note = east.skipped(&still).await;
     assert!(
-        note.contains(done.name()) && note.contains("cools until"),
+        note.contains(done.name()) && note.contains("in its cooldown until"),
         "{note}"
     );
     let note = east.skipped(&late).await;

@@ -71,7 +71,7 @@ async fn a_deleted_semaphore_leaves_the_lock_to_those_who_use_it() {
         semaphore.is_gone().await;
         let left = left_behind(&team, semaphore).await;
         assert!(
-            left.contains(&semaphore.lock_prefix()) && left.contains("others use it"),
+            left.contains(&semaphore.lock_prefix()) && left.contains("other clients use it"),
             "{left}"
         );
         assert_eq!(consul.limit(&semaphore.lock_prefix()).await, Some(2));

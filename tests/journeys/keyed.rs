@@ -146,7 +146,7 @@ async fn without_a_key_or_with_a_hostile_one_a_job_stays_suspended_alone() {
     {
         let job = job(&team, &format!("hostile-{number}"), key).create().await;
         let note = warning(&job, "Malformed").await;
-        assert!(note.contains("a key is from 1 to 63"), "{note}");
+        assert!(note.contains("a key has 1 to 63"), "{note}");
         hostile.push(job);
     }
     // They don't stop anything else.

@@ -342,7 +342,7 @@ async fn a_lock_that_cannot_be_parsed_ends_the_evidence() {
             db.has_condition("SlotsAvailable", "False", "RunningWithoutSlot")
                 .await;
         } else {
-            is_warned(job, "SlotLost", "nothing has shown for too long").await;
+            is_warned(job, "SlotLost", "could not confirm for too long").await;
             job.is_waiting().await;
         }
     }

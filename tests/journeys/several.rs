@@ -175,7 +175,7 @@ async fn jobs_behind_use_what_is_free_while_a_semaphore_is_paused() {
     both.is_waiting().await;
     let queued = json!({
         "asksFor": "db, licenses", "lacks": "licenses", "reason": "OthersStopped",
-        "message": "it waits for licenses; another of its semaphores grants nothing, and workloads behind it start meanwhile",
+        "message": "it waits for licenses; another of its semaphores grants no slots, and workloads behind it start meanwhile",
     });
     db.shows(json!({ "queue": [queued] })).await;
     licenses.resume().await;
@@ -197,7 +197,7 @@ async fn what_can_never_be_granted_says_so_and_heals() {
             "too-many",
             "licenses:4",
             "Unsatisfiable",
-            "4 slots of licenses, of which it can have 3",
+            "4 slots of licenses, but can have at most 3",
         ),
         (
             "twins",

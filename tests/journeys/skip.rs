@@ -180,7 +180,7 @@ async fn one_task_one_worker() {
     assert!(note.contains("its Job report-"), "{note}");
     let holder = format!("{}/{}", east.name(), report.name());
     assert!(note.contains(&holder), "{note}");
-    assert!(note.contains("cools until"), "{note}");
+    assert!(note.contains("in its cooldown until"), "{note}");
     assert_eq!(observer.seen().all_holders.len(), 1, "it ran once");
     semaphores[1]
         .shows(json!({ "held": 1, "heldHere": 1 }))

@@ -117,7 +117,7 @@ async fn a_wait_that_is_too_long_ends() {
         (&by_default, "hasty is held by"),
         (&several, "hasty is held by"),
         (&unknown, "has no ConsulSemaphore nowhere"),
-        (&too_many, "2 slots of db, of which it can have 1"),
+        (&too_many, "2 slots of db, but can have at most 1"),
     ] {
         let note = fails(job, "WaitTimedOut").await;
         assert!(note.contains("has waited for 2s"), "{note}");

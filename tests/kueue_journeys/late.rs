@@ -14,7 +14,10 @@ async fn one_that_is_annotated_too_late_is_retried_and_waits() {
     testbed::proof::pods_run(&late, 1).await;
     late.annotate(ASKS, Some("db")).await;
     let message = late.has_event("RanWithoutSlot").await;
-    assert!(message.contains("before you do"), "{message}");
+    assert!(
+        message.contains("before you put it into a queue"),
+        "{message}"
+    );
     is_stopping(&late).await;
     stage.waits(&late).await;
     holder.finish().await;

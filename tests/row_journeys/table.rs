@@ -257,7 +257,8 @@ async fn what_may_not_say_in_its_status_that_it_failed_is_put_on_hold() {
                 "jsonpath={.items[*].message}",
             ])
             .await;
-        let said = events.contains("put on hold, because the API server refuses to let its status");
+        let said =
+            events.contains("put on hold, because the API server refuses to mark it as failed");
         if said { Ok(()) } else { Err(events) }
     })
     .await;

@@ -56,8 +56,8 @@ pub fn advise(places: AnnotationPlaces<'_>) -> Option<String> {
     let on_job = ours(annotations).filter_map(|name| {
         if alone(name) {
             let advice = format!(
-                "the annotation {name} has no effect without {SEMAPHORE}, which names the \
-                 ConsulSemaphore: add that, or remove this"
+                "the annotation {name} has no effect without {SEMAPHORE}, which names the ConsulSemaphore: add that \
+                 annotation, or remove this one"
             );
             return Some(advice);
         }
@@ -128,7 +128,7 @@ fn unknown(what: &str, name: &str, places: AnnotationPlaces<'_>) -> Option<Strin
     }
     let advice = match nearest(name.trim_start_matches(DOMAIN)) {
         Some(nearest) => correction(nearest, places),
-        None => format!("the known ones are {}", OF_USERS.join(", ")),
+        None => format!("the known names are {}", OF_USERS.join(", ")),
     };
     Some(format!("{what} {name} is unknown: {advice}"))
 }
@@ -248,7 +248,7 @@ mod tests {
         let found = advice(&["consul-semaphore.io/limit"], &[], &[]);
         says(
             found,
-            &["is unknown: the known ones are", SEMAPHORE, PRIORITY],
+            &["is unknown: the known names are", SEMAPHORE, PRIORITY],
         );
     }
 

@@ -6,10 +6,10 @@ use consul_semaphore::{
     InvalidKey, Key, MOST_SEMAPHORES, MOST_SLOTS, OnContention, SlotRequest, WaitTimeout,
 };
 
-/// On a Job, by its user: the `ConsulSemaphore` in the Job's namespace that the Job needs a slot of; or up to 8 of
-/// them, separated by commas, as `name[/key][:slots]`. The Job starts when it has all of these slots.
+/// On a Job, by its user: the `ConsulSemaphore` in the Job's namespace whose slot the Job needs; or up to 8
+/// `ConsulSemaphores`, separated by commas, as `name[/key][:slots]`. The Job starts when it has all of these slots.
 pub const SEMAPHORE: &str = "consul-semaphore.io/semaphore";
-/// On a Job, by its user: a whole number, default 0. Jobs with a higher one are granted first.
+/// On a Job, by its user: a whole number, default 0. Jobs with a higher priority get slots first.
 pub const PRIORITY: &str = "consul-semaphore.io/priority";
 /// On a Job, by its user: `"true"` keeps the Job out of the queue. The operator sets it if a user suspends the running
 /// Job.
@@ -19,8 +19,8 @@ pub const HOLD: &str = "consul-semaphore.io/hold";
 pub const KEY: &str = "consul-semaphore.io/key";
 /// On a Job, by its user: what happens if the Job can't have its slots at once. `Wait`, the default. `Skip`: the
 /// operator deletes the Job if all slots are held when it is created, or if it is too late. `Fail`: the same, but the
-/// Job fails. `ReplaceWaiting`: of the waiting Jobs with this policy or `ReplaceRunning` that ask for the same slots, the
-/// newest one waits, and the older ones fail. `ReplaceRunning`: the same, and the operator also ends running ones.
+/// Job fails. `ReplaceWaiting`: of the waiting Jobs with this policy or `ReplaceRunning` that ask for the same slots,
+/// the newest Job waits, and the older Jobs fail. `ReplaceRunning`: the same, and the operator also ends running Jobs.
 pub const ON_CONTENTION: &str = "consul-semaphore.io/on-contention";
 /// On a Job, by its user: how long the Job may wait before it fails: whole hours, minutes and seconds from 1s to 720h,
 /// such as `30m`. The default is the semaphore's `spec.waitTimeout`.
@@ -28,8 +28,9 @@ pub const WAIT_TIMEOUT: &str = "consul-semaphore.io/wait-timeout";
 /// On a Job, by the operator: why it makes the Job fail: `Contended`, `WaitTimedOut`, `Superseded` or `Replaced`
 /// (and, of a row, its uid).
 pub const FAILED: &str = "consul-semaphore.io/failed";
-/// On a Job, by the operator: since when its wait counts for `wait-timeout`, if nothing else says that, or `OnHold`.
-/// It is there if the Job was ever on hold, or has given its slots back before it was started.
+/// On a Job, by the operator: the time since which its wait counts for `wait-timeout`, if nothing else records that
+/// time, or `OnHold`. The annotation exists if the Job was ever on hold, or has given its slots back before it was
+/// started.
 pub const WAITS_SINCE: &str = "consul-semaphore.io/waits-since";
 /// On a Job and on its pod template, by the operator: the id of the Consul session that holds the slot, or held it.
 pub const SESSION: &str = "consul-semaphore.io/session";
@@ -39,7 +40,8 @@ pub const LOCK_KEY: &str = "consul-semaphore.io/lock-key";
 /// On the pod template, by the operator: the `LockIndex` of Consul's sequencer. It does not order grants, because it
 /// starts again when the key is deleted.
 pub const LOCK_INDEX: &str = "consul-semaphore.io/lock-index";
-/// On the pod template, by the operator: the raft index of the grant. Later grants have greater ones, in every cluster.
+/// On the pod template, by the operator: the raft index of the grant. Later grants have greater tokens, in every
+/// cluster.
 pub const FENCING_TOKEN: &str = "consul-semaphore.io/fencing-token";
 /// On the pod template, by the operator: all slots of a Job that has more than one, as JSON: a list of objects with
 /// `lockKey`, `session`, `lockIndex` and `fencingToken`, in the order in which the Job asks for them. The annotations
@@ -52,7 +54,8 @@ pub const GRANTED_TO: &str = "consul-semaphore.io/granted-to";
 /// pods by it, even after the Job is deleted.
 pub const HOLDER_LABEL: &str = "consul-semaphore.io/holder";
 
-/// A label on a workload of another kind than Job, by its user: `"true"`, or the operator does not see the workload.
+/// A label on a workload of another kind than Job, by its user: it must be `"true"`, because otherwise the operator
+/// does not see the workload.
 pub const WAITS_LABEL: &str = "consul-semaphore.io/waits";
 
 /// The names that users write on a Job: every name whose comment says so.
@@ -124,7 +127,8 @@ pub enum AnnotationError {
     /// [`SEMAPHORE`] can't be the name of an object.
     #[error(
         "annotation {SEMAPHORE} is {0:?}, which can't be the name of a ConsulSemaphore: use lower case letters, digits, '-' \
-         and '.', with a letter or digit at both ends, at most 253 in all, and no namespace: it is the Job's"
+         and '.', with a letter or digit at both ends, at most 253 in all, without a namespace, because a Job uses \
+         the ConsulSemaphores of its own namespace"
     )]
     Name(String),
     /// [`PRIORITY`] is not a 32-bit integer.
@@ -138,8 +142,8 @@ pub enum AnnotationError {
     Key(String),
     /// [`ON_CONTENTION`] is an unknown word.
     #[error(
-        "annotation {ON_CONTENTION} is {0:?}: set it to \"Wait\" or remove it; for \"Skip\", \"Fail\", \"ReplaceWaiting\" \
-         or \"ReplaceRunning\" make a new Job"
+        "annotation {ON_CONTENTION} is {0:?}: set it to \"Wait\" or remove it; for \"Skip\", \"Fail\", \
+         \"ReplaceWaiting\" or \"ReplaceRunning\" create a new Job"
     )]
     OnContention(String),
     /// [`WAIT_TIMEOUT`] is not a length of time, or is too short or too long.
@@ -623,7 +627,7 @@ mod tests {
             ("a:0", "1 to 50 slots in all"),
             ("a,b,c,d,e,f,g,h,i", "at most 8 semaphores"),
             ("a,a", "name it once, as a:2 for two slots"),
-            ("a/..", "from 1 to 63 letters"),
+            ("a/..", "1 to 63 letters"),
         ] {
             says(error_of([(SEMAPHORE, text)]), SEMAPHORE, what);
         }
@@ -645,7 +649,7 @@ mod tests {
         says(
             error_of([(SEMAPHORE, "a"), (KEY, "a/b")]),
             KEY,
-            "from 1 to 63 letters, digits, '.', '_' and '-'",
+            "1 to 63 letters, digits, '.', '_' and '-'",
         );
         says(
             error_of([(SEMAPHORE, "a"), (ON_CONTENTION, "x")]),

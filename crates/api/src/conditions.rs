@@ -83,11 +83,11 @@ pub enum Reason {
     Reachable,
     /// No Consul server answers. Check the operator's `CONSUL_HTTP_ADDR`, the network and the certificates.
     ConsulUnreachable,
-    /// The Consul servers have no leader. If this lasts longer than seconds, check them.
+    /// The Consul servers have no leader. If this lasts longer than a few seconds, check the servers.
     NoLeader,
     /// A limit of Consul for requests or connections is reached. Raise it if this lasts.
     TooManyRequests,
-    /// Consul, or a proxy before it, answered with the error in the message.
+    /// Consul, or a proxy in front of it, answered with the error in the message.
     UnexpectedAnswer,
     /// Consul does not know the token, or the token lacks the rule that the message names. Add the rule to the
     /// token's policy.
@@ -103,8 +103,8 @@ pub enum Reason {
     /// yours, or set `spec.limitPolicy` to `Enforce`.
     LimitConflict,
     /// The limit in Consul is that of the spec, but the holder in the message counts starts by another period, or
-    /// does not count starts. The bound of `spec.limit` starts in `spec.period` holds only among those who use the
-    /// same period. Give all of them the same period, or give this semaphore a prefix of its own.
+    /// does not count starts. The limit of `spec.limit` starts in `spec.period` holds only among the clients that use
+    /// the same period. Set the same period for all clients, or give this semaphore a prefix of its own.
     PeriodDiffers,
     /// The lock key has another use, such as a mutex where the spec asks for a semaphore, or can't be read. The
     /// operator leaves it alone. Delete the key when nobody uses it, or create a `ConsulSemaphore` with another
@@ -134,13 +134,13 @@ pub enum Reason {
     TokenNotFound,
     /// Consul refuses the operator's login, or the token to log in with can't be read.
     LoginFailed,
-    /// The API server refuses to start one Job after another; the message says why. Check the operator's RBAC,
+    /// The API server has refused the start of several Jobs in a row; the message says why. Check the operator's RBAC,
     /// admission policies and webhooks.
     StartsRefused,
     /// The API server refuses the finalizer on the `ConsulSemaphore`; the message says why. Check the operator's
     /// RBAC, admission policies and webhooks.
     FinalizerRefused,
-    /// `spec.paused` is true, so nothing is granted. Set it to false to grant again.
+    /// `spec.paused` is true, so nothing is granted. Set it to `false` to grant slots again.
     Paused,
     /// The `ConsulSemaphore` is being deleted. The message says what it waits for.
     Terminating,

@@ -14,8 +14,8 @@ pub struct SemaphoreSelector(Selector);
 /// The text is not a [`SemaphoreSelector`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{0:?} is not a requirement on labels: give one or more of key=value, key!=value, key in (a,b), key notin (a,b), \
-     key and !key, joined by commas; to select all, leave it out"
+    "{0:?} is not a requirement on labels: use one or more of key=value, key!=value, key in (a,b), key notin (a,b), \
+     key and !key, joined by commas; to select all, leave the selector out"
 )]
 pub struct InvalidSelector(String);
 

@@ -21,7 +21,7 @@ use kube::{
 };
 use serde::{Deserialize, Serialize};
 
-/// What the user wants of a semaphore.
+/// The desired state of the semaphore.
 // Optional fields have `with`: without it the schema calls them nullable, and the API server would keep a null, which
 // means "not set" everywhere in Kubernetes, as a value.
 #[derive(CustomResource, KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -44,7 +44,7 @@ use serde::{Deserialize, Serialize};
         name = "Limit",
         type_ = "integer",
         json_path = ".spec.limit",
-        description = "How many slots there are"
+        description = "Number of slots"
     ),
     printcolumn(
         name = "Held",
@@ -62,7 +62,7 @@ use serde::{Deserialize, Serialize};
         name = "Keys",
         type_ = "integer",
         json_path = ".status.keysInUse",
-        description = "Keys in use of a keyed semaphore: the limit is for each of them"
+        description = "Number of keys in use, if the semaphore is keyed; each key has its own limit"
     ),
     printcolumn(
         name = "Ready",
@@ -74,7 +74,7 @@ use serde::{Deserialize, Serialize};
         name = "Reason",
         type_ = "string",
         json_path = r#".status.conditions[?(@.type=="Ready")].reason"#,
-        description = "Why it is ready or not"
+        description = "The reason why the semaphore is ready or not"
     ),
     printcolumn(
         name = "Mode",
@@ -113,7 +113,7 @@ use serde::{Deserialize, Serialize};
     validation = immutable("consul.partition")
 )]
 pub struct ConsulSemaphoreSpec {
-    /// How many slots there are, from 1 to 5000. You can change it at any time. A lower limit takes
+    /// The number of slots, from 1 to 5000. You can change it at any time. A lower limit takes
     /// no slot away: the number of holders falls as Jobs end.
     #[schemars(range(min = 1, max = 5000))]
     pub limit: i32,
@@ -121,14 +121,15 @@ pub struct ConsulSemaphoreSpec {
     /// How the semaphore is stored in Consul. Semaphore, the default: as a list of holders, like
     /// `consul lock -n 3` and the Go client's Semaphore. Mutex: as a key that one session locks, like
     /// `consul lock` with one holder and the Go client's Lock; the limit must be 1. Rate: like Semaphore,
-    /// but the limit is on how many Jobs start in any `period`, and not on how many run. Can't be changed
+    /// but the limit is how many Jobs may start in any `period`, and not how many may run. Can't be changed
     /// later.
     #[serde(default)]
     pub mode: SemaphoreMode,
 
-    /// Only for mode Rate, and needed there: at most `limit` Jobs start in any such time. Whole hours,
-    /// minutes and seconds from 1s to 12h, such as 1m. The limit holds among all who use mode Rate with
-    /// the same period on this prefix. After a change the longer of both periods counts.
+    /// Required for mode Rate, and allowed only there: at most `limit` Jobs start within any period of this
+    /// length. Whole hours, minutes and seconds from 1s to 12h, such as 1m. The limit applies to all clients
+    /// that use mode Rate with the same period on this prefix. After a change, the longer of the old and the
+    /// new period counts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String", length(max = 32))]
     #[x_kube(validation = Rule::new(
@@ -137,27 +138,27 @@ pub struct ConsulSemaphoreSpec {
         .message("period must be whole hours, minutes and seconds from 1s to 12h, such as 10s or 1m"))]
     pub period: Option<Period>,
 
-    /// Whether each value of the Jobs' annotation `consul-semaphore.io/key` has a semaphore of its
-    /// own, at `<prefix>/<key>`, with this limit. A Job without that annotation then stays suspended.
-    /// The default is false. Can't be changed later.
+    /// If true, each key that a Job names, for example in the annotation `consul-semaphore.io/key`, has a semaphore of
+    /// its own at `<prefix>/<key>`, with this limit. A Job that names no key stays suspended. The default is false.
+    /// Can't be changed later.
     #[serde(default)]
     pub keyed: bool,
 
-    /// What to do when Consul holds another limit that this `ConsulSemaphore` did not write.
-    /// Refuse, the default: grant nothing until both agree. Enforce: write the limit of this spec.
+    /// What the operator does when Consul has another limit that this `ConsulSemaphore` did not write. Refuse, the
+    /// default: it grants no slots until both limits agree. Enforce: it writes the limit of this spec.
     #[serde(default)]
     pub limit_policy: LimitPolicy,
 
-    /// What to do when a running Job loses its slot, for example because its session was destroyed or
-    /// Consul is unreachable for too long. Reacquire, the default: take a slot again at once; if none
-    /// is free, suspend the Job, first in the queue. Suspend: always suspend it, first in the queue.
-    /// Continue: as Reacquire, but if no slot is free the Job continues.
+    /// What happens when a running Job loses its slot, for example because its session was destroyed or Consul is
+    /// unreachable for too long. Reacquire, the default: the Job gets a slot again at once; if no slot is free, the Job
+    /// is suspended and put first in the queue. Suspend: the Job is always suspended and put first in the queue.
+    /// Continue: as with Reacquire, but if no slot is free, the Job continues without a slot.
     #[serde(default)]
     pub on_slot_lost: OnSlotLost,
 
     /// How long a slot stays held after its Job is done: whole hours, minutes and seconds from 0s to
-    /// 24h, such as 30s or 1h. With it and the annotation `consul-semaphore.io/on-contention: Skip`, a
-    /// `CronJob` in several clusters runs each time in one of them. The default is 0s.
+    /// 24h, such as 30s or 1h. With a cooldown and the annotation `consul-semaphore.io/on-contention: Skip`, a
+    /// `CronJob` that exists in several clusters runs in only one of them each time. The default is 0s.
     #[serde(default)]
     #[schemars(with = "String", length(max = 32))]
     #[x_kube(validation = Rule::new(
@@ -167,8 +168,8 @@ pub struct ConsulSemaphoreSpec {
     pub cooldown: Cooldown,
 
     /// The longest time that a Job may wait if it has no annotation `consul-semaphore.io/wait-timeout`: whole hours,
-    /// minutes and seconds from 1s to 720h, such as 30m or 2h. A Job that has waited for this time fails. Times in
-    /// which no slot could be granted don't count. By default a Job waits without a limit.
+    /// minutes and seconds from 1s to 720h, such as 30m or 2h. A Job that has waited for this time fails. Time in
+    /// which no slot could be granted doesn't count. By default, a Job waits without a limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String", length(max = 32))]
     #[x_kube(validation = Rule::new(
@@ -177,9 +178,9 @@ pub struct ConsulSemaphoreSpec {
         .message("waitTimeout must be whole hours, minutes and seconds from 1s to 720h, such as 30m or 2h"))]
     pub wait_timeout: Option<WaitTimeout>,
 
-    /// How long a Job that holds a slot is left alone before a newer one with the annotation
-    /// `consul-semaphore.io/on-contention: ReplaceRunning` may end it: whole hours, minutes and seconds from
-    /// 0s to 720h, such as 10m. The default is 0s.
+    /// How long a Job that holds a slot is protected before a newer Job with the annotation
+    /// `consul-semaphore.io/on-contention: ReplaceRunning` may end it: whole hours, minutes and seconds from 0s to
+    /// 720h, such as 10m. The default is 0s.
     #[serde(default)]
     #[schemars(with = "String", length(max = 32))]
     #[x_kube(validation = Rule::new(
@@ -188,7 +189,7 @@ pub struct ConsulSemaphoreSpec {
         .message("replaceAfter must be whole hours, minutes and seconds from 0s to 720h, such as 10m"))]
     pub replace_after: ReplaceAfter,
 
-    /// Where the semaphore is in Consul's key-value store. All who use the same prefix share its slots.
+    /// Where the semaphore is in Consul's key-value store. All clients that use the same prefix share its slots.
     /// Segments of letters, digits, '.', '_' and '-' joined by '/'; no segment is '.lock' or has only
     /// dots. The default is `semaphores/<namespace>/<name>`. By default a namespace may use prefixes below
     /// `semaphores/<namespace>/`, or any prefix with its own token (consul.tokenSecretRef). Can't be
@@ -203,21 +204,21 @@ pub struct ConsulSemaphoreSpec {
     )]
     pub prefix: Option<Prefix>,
 
-    /// When slots are granted: outside all of these windows none is. Jobs that hold a slot continue, and a
-    /// running Job that loses its slot can have it again. At most 20. The default is none: slots are always
+    /// When slots are granted: outside all of these windows, no slot is granted. Jobs that hold a slot continue,
+    /// and a running Job that loses its slot can get a slot again. At most 20. The default is none: slots are always
     /// granted. Other operators and programs on the same prefix do not know these windows.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 20))]
     pub windows: Vec<Window>,
 
-    /// The last free slots, only for Jobs of some priority and above. The default is none. Other operators
-    /// and programs on the same prefix do not know of it.
+    /// Reserves the last free slots for Jobs with at least a certain priority. The default is none. Other
+    /// operators and programs on the same prefix do not know this setting.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "ReservedSlots")]
     pub reserved: Option<ReservedSlots>,
 
-    /// Whether to grant no more slots for now. Jobs that hold a slot continue, and give it back when
-    /// they are done. The default is false.
+    /// If true, no new slots are granted. Jobs that hold a slot continue, and the slot is released when they
+    /// are done. The default is false.
     #[serde(default)]
     pub paused: bool,
 
@@ -273,7 +274,7 @@ pub struct Window {
         .message("schedule must be the five fields of cron, minute, hour, day of month, month and day of week, such as 0 22 * * *"))]
     pub schedule: String,
 
-    /// How long it stays open: whole hours, minutes and seconds from 1m to 168h, such as 6h.
+    /// How long the window stays open: whole hours, minutes and seconds from 1m to 168h, such as 6h.
     #[schemars(with = "String", length(max = 32))]
     #[x_kube(validation = Rule::new(
             "self.matches('^([0-9]{1,6}[hms])+$') && duration(self) >= duration('1m') && duration(self) <= duration('168h')",
@@ -304,11 +305,11 @@ pub type WindowLength = Seconds<60, 604_800>;
 #[derive(KubeSchema, Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ReservedSlots {
-    /// How many free slots a Job of a lower priority must leave, at most spec.limit.
+    /// How many of the last free slots are reserved, at most spec.limit.
     #[schemars(range(min = 1, max = 5000))]
     pub slots: i32,
 
-    /// The least priority (annotation `consul-semaphore.io/priority`) of a Job that may have them.
+    /// The lowest priority (annotation `consul-semaphore.io/priority`) of a Job that may have the reserved slots.
     pub min_priority: i32,
 }
 
@@ -330,7 +331,7 @@ pub struct SessionSpec {
     pub ttl: Ttl,
 
     /// How long this operator waits before it grants the slot of a dead holder again: whole seconds
-    /// from 0s to 60s, such as 15s or 1m. It gives the dead holder's work time to end. The default is
+    /// from 0s to 60s, such as 15s or 1m. The work of the dead holder can end in this time. The default is
     /// 15s.
     #[serde(default = "lock_delay")]
     #[schemars(with = "String", length(max = 32))]
@@ -359,7 +360,7 @@ fn lock_delay() -> LockDelay {
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ConsulSpec {
-    /// The datacenter, such as dc1. The default is that of the Consul servers that the operator asks.
+    /// The datacenter, such as dc1. The default is the datacenter of the Consul servers that the operator uses.
     /// Can't be changed, added or removed later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String", length(max = 64))]
@@ -368,25 +369,25 @@ pub struct ConsulSpec {
     pub datacenter: Option<String>,
 
     /// The Consul namespace, which is not a Kubernetes namespace. Needs Consul Enterprise (not tested).
-    /// The default is part of the operator's configuration. Can't be changed, added or removed later.
+    /// The default is set in the operator's configuration. Can't be changed, added or removed later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String", length(max = 64))]
     #[x_kube(validation = Rule::new("self.matches('^[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?$')")
         .message("namespace must be the name of a Consul namespace: letters, digits and '-', such as team-a"))]
     pub namespace: Option<String>,
 
-    /// The Consul admin partition. Needs Consul Enterprise (not tested). The default is part of the
-    /// operator's configuration. Can't be changed, added or removed later.
+    /// The Consul admin partition. Needs Consul Enterprise (not tested). The default is set in the operator's
+    /// configuration. Can't be changed, added or removed later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String", length(max = 64))]
     #[x_kube(validation = Rule::new("self.matches('^[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?$')")
         .message("partition must be the name of a Consul partition: letters, digits and '-', such as default"))]
     pub partition: Option<String>,
 
-    /// A Secret in the same namespace with a Consul token for this semaphore. With it you may use any
-    /// prefix: Consul's ACL decides. Without it the operator uses its own token. The operator needs the
+    /// A Secret in the same namespace with a Consul token for this semaphore. With it, you may use any
+    /// prefix that the token's ACL rules allow. Without it, the operator uses its own token. The operator needs the
     /// right to read the Secret. You can name another Secret at any time. Add or remove this field only
-    /// while no Job runs: after a restart the operator does not adopt the sessions that it made before.
+    /// while no Job runs: after a restart, the operator does not adopt the sessions that it created before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "TokenSecretRef")]
     pub token_secret_ref: Option<TokenSecretRef>,

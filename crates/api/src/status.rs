@@ -34,7 +34,8 @@ pub struct ConsulSemaphoreStatus {
     #[schemars(with = "i32")]
     pub limit: Option<i32>,
 
-    /// Number of held slots below which another slot is granted, in a window that allows fewer slots than the limit.
+    /// The limit while a window allows fewer slots than `spec.limit`: a slot is granted only while fewer slots than
+    /// this are held.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "i32")]
     pub window_limit: Option<i32>,
@@ -94,8 +95,8 @@ pub struct ConsulSemaphoreStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub blocked: Vec<BlockedStatus>,
 
-    /// Time up to which the operator counted how long Jobs wait, in steps of 5 minutes; left out while no Job waits.
-    /// The time without an operator after that does not count for `wait-timeout`.
+    /// Time up to which the operator has counted how long Jobs wait, in steps of 5 minutes; left out while no Job
+    /// waits. If no operator runs after this time, the time without an operator does not count for `wait-timeout`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Time")]
     pub counted_to: Option<Time>,
@@ -239,8 +240,8 @@ pub struct QueueStatus {
     #[schemars(with = "String")]
     pub lacks: Option<String>,
 
-    /// Why the workload has no slot yet, as one word. It is the reason of the condition that says why nothing can be
-    /// granted, such as `Paused` or `AllSlotsHeld`, or one of these: `TooFewSlotsFree`, `Next`, `LeftToOthers`,
+    /// Why the workload has no slot yet, as one word. The word is the reason of the condition that says why no slot can
+    /// be granted, such as `Paused` or `AllSlotsHeld`, or one of these: `TooFewSlotsFree`, `Next`, `LeftToOthers`,
     /// `Behind`, `PassedOver`, `SlotsKept`, `OthersStopped` and `StartRefused`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "String")]

@@ -18,8 +18,9 @@ pub struct TenantPrefix(String);
 /// The text is not a [`TenantPrefix`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{0:?} must be segments of letters, digits, '.', '_', '-' and {{namespace}} joined by '/', none of only dots, \
-     none '.lock', such as semaphores/{{namespace}}/; to let namespaces use any prefix, trust them"
+    "{0:?} must be segments of letters, digits, '.', '_', '-' and {{namespace}} joined by '/', such as \
+     semaphores/{{namespace}}/, and no segment may be '.lock' or consist of only dots; to let namespaces use any \
+     prefix, trust them"
 )]
 pub struct InvalidTenantPrefix(String);
 
@@ -59,7 +60,7 @@ pub struct TrustedNamespaces(BTreeSet<String>);
 
 /// The text names no namespaces.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is not the name of a namespace: give names joined by commas, or * for all")]
+#[error("{0:?} is not the name of a namespace: use names joined by commas, or * for all")]
 pub struct InvalidNamespace(pub(super) String);
 
 impl TrustedNamespaces {
@@ -113,10 +114,10 @@ pub struct Tenancy {
 /// The prefix is outside the namespace's folder. The message says what is allowed and what to do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the prefix {prefix} is not below {folder}, where the semaphores of the namespace {namespace} live. Nothing is read \
-     or written in Consul for it. Make another ConsulSemaphore with a prefix such as {folder}{example}, or give this one \
-     a token of its own with spec.consul.tokenSecretRef; or have whoever runs the operator add the namespace to \
-     --trusted-namespaces"
+    "the prefix {prefix} is not below {folder}, where the semaphores of the namespace {namespace} live. The operator \
+     reads and writes nothing in Consul for this ConsulSemaphore. Create another one with a prefix such as \
+     {folder}{example}, set a token for this one in spec.consul.tokenSecretRef, or ask the administrator of the \
+     operator to add the namespace to --trusted-namespaces"
 )]
 pub struct PrefixNotAllowed {
     prefix: Prefix,

@@ -14,14 +14,14 @@ pub const CONSUL_ENVIRONMENT: &str = "\
 Environment variables without a flag, as for Consul's own tools:
   CONSUL_HTTP_TOKEN        the token, without a file
   CONSUL_HTTP_SSL          true for https:// to addresses without a scheme
-  CONSUL_HTTP_SSL_VERIFY   false to trust any certificate of Consul's
+  CONSUL_HTTP_SSL_VERIFY   false to trust any certificate that Consul presents
   CONSUL_CAPATH            a folder of certificate authorities, instead of CONSUL_CACERT
   CONSUL_CLIENT_CERT, CONSUL_CLIENT_KEY
                            the client's certificate and its key
   CONSUL_TLS_SERVER_NAME   the name in Consul's certificate
-  CONSUL_HTTP_AUTH         user:password for a proxy before Consul
+  CONSUL_HTTP_AUTH         user:password for a proxy in front of Consul
   CONSUL_NAMESPACE, CONSUL_PARTITION
-                           of Consul Enterprise";
+                           the namespace and the partition of Consul Enterprise";
 
 /// Flags that override Consul's own environment variables, which are read as every Consul tool reads them.
 #[derive(Args, Debug)]
@@ -43,7 +43,7 @@ pub struct ConsulFlags {
     #[arg(long = "consul-bearer-token-file", env = "CONSUL_BEARER_TOKEN_FILE", value_name = "FILE", default_value = consul::AuthMethod::BEARER_TOKEN_FILE)]
     pub bearer_token_file: PathBuf,
 
-    /// Metadata for the tokens from Consul, for people: KEY=VALUE, several joined by commas
+    /// Metadata for people that Consul stores with each token from the login: KEY=VALUE, several pairs joined by commas
     #[arg(long = "consul-login-meta", env = "CONSUL_LOGIN_META", value_name = "KEY=VALUE", value_delimiter = ',', value_parser = pair)]
     pub login_meta: Vec<(String, String)>,
 
@@ -71,8 +71,8 @@ impl ConsulFlags {
         if let Some(name) = &self.auth_method {
             if let Some(given) = given_token(&config, self.token_file.is_some()) {
                 let problem = format!(
-                    "--consul-auth-method logs in for a token, and {given} gives one: \
-                     leave one of the two out"
+                    "--consul-auth-method logs in to get a token, but {given} already sets a token: leave one of the \
+                     two out"
                 );
                 return Err(refuse(ErrorKind::ArgumentConflict, problem));
             }
@@ -86,8 +86,8 @@ impl ConsulFlags {
             config.tls.ca_file.clone_from(&self.ca_file);
             if let Some(plain) = without_tls(&config) {
                 let problem = format!(
-                    "--consul-ca-file is for TLS, and {plain} does not use it: \
-                     give an https:// address, or leave --consul-ca-file out"
+                    "--consul-ca-file is for TLS, but {plain} does not use TLS: set an https:// address, or leave \
+                     --consul-ca-file out"
                 );
                 return Err(refuse(ErrorKind::ArgumentConflict, problem));
             }
@@ -118,6 +118,6 @@ fn without_tls(config: &consul::Config) -> Option<String> {
 fn pair(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
-        _ => Err("give KEY=VALUE, or several joined by commas".to_owned()),
+        _ => Err("use KEY=VALUE, or several pairs joined by commas".to_owned()),
     }
 }

@@ -47,7 +47,7 @@ pub fn parse<C: clap::Parser>() -> C {
         if let Some(variable) = variable_at_fault::<C>(&error) {
             let _ = writeln!(
                 io::stderr(),
-                "\nThe value is that of the environment variable {variable}."
+                "\nThe value comes from the environment variable {variable}."
             );
         }
         process::exit(error.exit_code())
@@ -85,7 +85,7 @@ pub fn name(text: &str) -> Result<String, String> {
         || !text.chars().all(allowed)
         || text.chars().all(|character| character == '.')
     {
-        return Err("give 1 to 63 letters, digits, '.', '_' or '-', not only dots".to_owned());
+        return Err("use 1 to 63 letters, digits, '.', '_' or '-', and not only dots".to_owned());
     }
     Ok(text.to_owned())
 }
@@ -98,7 +98,7 @@ pub fn filter(text: &str) -> Result<String, String> {
     match logs::parse_filter(text) {
         Ok(_) => Ok(text.to_owned()),
         Err(error) => Err(format!(
-            "{error}; give a level such as info, or pairs such as info,kube=debug"
+            "{error}; use a level such as info, or pairs such as info,kube=debug"
         )),
     }
 }

@@ -143,7 +143,7 @@ impl Answer {
         match Error::from_answer(404, &self.body) {
             Error::Unexpected { status, message } if message.is_empty() => Error::Unexpected {
                 status,
-                message: "not found, and not in Consul's way".to_owned(),
+                message: "not found, and the answer is not in Consul's format".to_owned(),
             },
             error => error,
         }

@@ -326,7 +326,7 @@ impl Client {
         // The token comes before the turn, because a login that all calls wait for needs a turn, too.
         let token = timeout_at(time.latest, self.token.current())
             .await
-            .map_err(|_| interrupted("there was no token in time"))??;
+            .map_err(|_| interrupted("no token was available in time"))??;
         let lane_turn = async {
             match call.wait {
                 Some(_) => None,
@@ -378,7 +378,7 @@ impl Client {
                 result = asked => result,
                 // The loss is already known, so it does not count against the server again.
                 () = target.lost.notified() => return Err(interrupted("the server is lost")),
-                () = servers.lost.notified() => return Err(interrupted("the datacenter is silent")),
+                () = servers.lost.notified() => return Err(interrupted("the datacenter does not answer")),
             }
         } else {
             asked.await

@@ -138,8 +138,8 @@ pub(super) enum AddressForm {
     Unix(PathBuf),
 }
 
-const ADDRESS_FORMS: &str =
-    "must be host:port, http://host:port, https://host:port or unix:///path, several with commas";
+const ADDRESS_FORMS: &str = "must be host:port, http://host:port, https://host:port or unix:///path, several joined \
+                             by commas";
 
 impl FromStr for Address {
     type Err = String;
@@ -150,7 +150,7 @@ impl FromStr for Address {
         if scheme != "unix" && rest.contains('@') {
             // The message does not quote the text, because it is a password.
             return Err(format!(
-                "an address {ADDRESS_FORMS}; a user and a password belong into CONSUL_HTTP_AUTH"
+                "an address {ADDRESS_FORMS}; set the user and the password in CONSUL_HTTP_AUTH"
             ));
         }
         let https = match scheme {
@@ -358,11 +358,11 @@ impl Config {
         match (&self.tls.client_cert, &self.tls.client_key) {
             (Some(_), None) => Err(ConfigError::new(
                 CLIENT_CERT,
-                "needs CONSUL_CLIENT_KEY, the certificate's key, beside it",
+                "needs CONSUL_CLIENT_KEY, the certificate's key, too",
             )),
             (None, Some(_)) => Err(ConfigError::new(
                 CLIENT_KEY,
-                "needs CONSUL_CLIENT_CERT, the key's certificate, beside it",
+                "needs CONSUL_CLIENT_CERT, the key's certificate, too",
             )),
             _ => Ok(()),
         }

@@ -219,7 +219,10 @@ impl Endpoints {
         for (number, site) in endpoints.sites.iter().enumerate() {
             let made = endpoints.connect(site, (number, None), &trust);
             made.map_err(|problem| {
-                ConfigError::new(CACERT, format!("no TLS with these certificates: {problem}"))
+                ConfigError::new(
+                    CACERT,
+                    format!("TLS does not work with these certificates: {problem}"),
+                )
             })?;
         }
         Ok(endpoints)
@@ -322,7 +325,8 @@ impl Endpoints {
 
 impl Site {
     fn new(address: &Address, config: &Config) -> Result<Self, ConfigError> {
-        let refuse = |text: &str| ConfigError::new("CONSUL_HTTP_ADDR", format!("{text:?} is bad"));
+        let refuse =
+            |text: &str| ConfigError::new("CONSUL_HTTP_ADDR", format!("{text:?} is not valid"));
         let scheme = |https: bool| {
             if https || config.tls.enabled {
                 "https"
@@ -344,7 +348,7 @@ impl Site {
         if let (Some(name), "https") = (&config.tls.server_name, base.scheme()) {
             // The certificate is checked against the URL's host, so that stays the name; the address is given
             // separately.
-            let problem = format!("{name:?} is no host name");
+            let problem = format!("{name:?} is not a host name");
             base.set_host(Some(name))
                 .map_err(|_| ConfigError::new(TLS_SERVER_NAME, problem))?;
         }

@@ -35,7 +35,7 @@ pub enum Error {
     #[error("the login to Consul fails {0}")]
     LoginFailed(LoginFailure),
     /// There is no token, so no call was made.
-    #[error("there is no token to ask Consul with")]
+    #[error("there is no token for Consul")]
     NoToken,
     /// Consul's limit of requests or connections is reached; nothing was done.
     #[error("Consul has too many requests: {0}")]
@@ -55,7 +55,7 @@ pub enum Error {
     AnswerTooLarge(usize),
     /// The data below the prefix does not fit into the [`Budget`](super::Budget) of so many bytes, beside the data that
     /// is kept of other prefixes.
-    #[error("Consul's answer does not fit into the {} MiB that are kept of all its answers", .0 >> 20)]
+    #[error("Consul's answer does not fit into the {} MiB of memory for all its answers", .0 >> 20)]
     PrefixTooLarge(usize),
     /// A long answer could not be read in time, because other long answers were being read.
     #[error("Consul's answer was not read: {0}")]
@@ -72,7 +72,7 @@ pub enum Error {
     /// The key is one that Consul would take for another key, because it has empty segments or segments of dots, or
     /// one that Consul refuses: since 1.22 with a space at either end, since 1.21.5 with more. The text is the key,
     /// or Consul's words.
-    #[error("Consul takes no such key: {0}")]
+    #[error("Consul does not accept this key: {0}")]
     InvalidKey(String),
     /// The client's [`Gate`](super::Gate) is closed, for this reason; nothing was sent.
     #[error("nothing may be written to Consul now: {0}")]

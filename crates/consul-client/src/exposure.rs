@@ -18,10 +18,10 @@ impl Exposure {
     pub fn problem(&self) -> String {
         match self {
             Self::PlainText(address) => format!(
-                "tokens for Consul are sent in plain text to {address}, so others on the way can read them"
+                "tokens for Consul are sent in plain text to {address}, so anybody on the network path can read them"
             ),
             Self::Unverified => {
-                "CONSUL_HTTP_SSL_VERIFY=false: others on the way can pass for Consul and read tokens"
+                "CONSUL_HTTP_SSL_VERIFY=false: anybody on the network path can impersonate Consul and read tokens"
                     .to_owned()
             }
         }

@@ -148,7 +148,7 @@ impl<C: Clone + Send + 'static> Last<C> {
             tracing::warn!(
                 what = S::NAME,
                 problem,
-                "the files are of no use; what they held before is still used"
+                "the files can't be used; their earlier content stays in use"
             );
         }
         self.problem = problem;

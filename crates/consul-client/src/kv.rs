@@ -259,7 +259,7 @@ impl WireEntry<'_> {
     }
 
     pub(super) fn decode(self) -> Result<Entry, Error> {
-        let not_base64 = || Error::decode(&format!("the value of {:?} is no base64", self.key));
+        let not_base64 = || Error::decode(&format!("the value of {:?} is not base64", self.key));
         Ok(Entry {
             value: listing::bytes(self.value).ok_or_else(not_base64)?,
             key: self.key,
@@ -338,7 +338,7 @@ mod tests {
             assert_eq!(refused, Error::invalid_key(key));
             assert_eq!(
                 refused.to_string(),
-                format!("Consul takes no such key: {key:?}")
+                format!("Consul does not accept this key: {key:?}")
             );
         }
     }

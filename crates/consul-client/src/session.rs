@@ -274,7 +274,7 @@ fn read_duration(text: &str) -> Option<Duration> {
 
 fn ttl<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
     let text = String::deserialize(deserializer)?;
-    let refuse = || serde::de::Error::custom(format!("{text:?} is no duration"));
+    let refuse = || serde::de::Error::custom(format!("{text:?} is not a duration"));
     let ttl = read_duration(&text).ok_or_else(refuse)?;
     Ok((!ttl.is_zero()).then_some(ttl))
 }

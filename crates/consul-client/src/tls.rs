@@ -77,7 +77,7 @@ impl Trust {
         let built = builder.build().map(drop);
         built.map_err(|error| {
             let problem = format!(
-                "no TLS with it and CONSUL_CLIENT_KEY: {}",
+                "TLS does not work with this certificate and CONSUL_CLIENT_KEY: {}",
                 root_cause(&error)
             );
             ConfigError::new(CLIENT_CERT, problem)

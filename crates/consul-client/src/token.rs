@@ -157,7 +157,10 @@ impl TokenSource {
         let may_come =
             config.token_file_may_come && !path.exists() && path.parent().is_some_and(Path::is_dir);
         if may_come {
-            tracing::info!(file = %path.display(), "there is no token file yet: it is used once it is there");
+            tracing::info!(
+                file = %path.display(),
+                "the token file does not exist yet: it is used as soon as it exists"
+            );
             return Ok(Self::File(Files::expected(file, fixed.transpose()?)));
         }
         let text = std::fs::read_to_string(path);

@@ -33,7 +33,7 @@ pub(crate) use self::{
 };
 use crate::exec;
 
-/// Commands in slots of semaphores in Consul, and who holds and waits, on any machine.
+/// Run commands in slots of Consul semaphores, on any machine, and see who holds slots and who waits.
 #[derive(Debug, Parser)]
 #[command(version, name = "consul-semaphore")]
 pub(crate) struct Cli {
@@ -43,34 +43,35 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Run a command in slots of one or several semaphores, on any machine: wait for them, hold them, give them back
+    /// Run a command in slots of one or several semaphores: wait for the slots, hold them, and release them
     #[command(after_help = format!("{HELP}\n\n{CONSUL_ENVIRONMENT}"))]
     Exec(Box<ExecFlags>),
-    /// Take slots, print them and leave them held for a fixed time, for work whose steps are processes of their own
+    /// Take slots, print them and leave them held for a fixed time, for work that consists of several processes, such
+    /// as the steps of a pipeline
     #[command(after_help = format!("{ACQUIRE_HELP}\n\n{CONSUL_ENVIRONMENT}"))]
     Acquire(Box<AcquireFlags>),
-    /// Hold the slots that `acquire` took for the same time again, counted from now
+    /// Extend the time of the slots that `acquire` took: they stay held for the full time of --for, counted from now
     #[command(after_help = format!("{RENEW_HELP}\n\n{CONSUL_ENVIRONMENT}"))]
     Renew(Box<RenewFlags>),
-    /// Report by the exit code whether a slot is still held, or all of several
+    /// Report by the exit code whether a slot, or each of several slots, is still held
     #[command(after_help = format!("{HELD_HELP}\n\n{CONSUL_ENVIRONMENT}"))]
     Held(Box<HeldFlags>),
-    /// List the semaphores below a prefix, or all
+    /// List all semaphores, or those below a prefix
     #[command(visible_alias = "ls", after_help = format!("{}\n\n{CONSUL_ENVIRONMENT}", inspect::HELP))]
     List(Box<ListFlags>),
     /// Show a semaphore: who holds its slots, and who waits
     #[command(after_help = format!("{}\n\n{CONSUL_ENVIRONMENT}", inspect::HELP))]
     Show(Box<ShowFlags>),
-    /// Print a line for each change: slots that are granted, released or lost, who waits, other limits
+    /// Print a line for each change: slots that are granted, released or lost, clients that begin to wait, new limits
     #[command(after_help = format!("{}\n\n{CONSUL_ENVIRONMENT}", inspect::HELP))]
     Watch(Box<WatchFlags>),
     /// Release the slots that `acquire` took. With a prefix and a session, take a slot from a holder that is stuck or
-    /// dead: the command says what follows, and asks
+    /// dead: the command says what will happen, and asks you to confirm
     #[command(after_help = format!("{}\n\n{CONSUL_ENVIRONMENT}", inspect::HELP))]
     Release(Box<ReleaseFlags>),
     /// Print the script that completes this program's commands and flags in a shell
     Completion(CompletionFlags),
-    /// Write this program's manual pages into a folder, for those who make packages of it
+    /// Write the manual pages of this program into a folder, for example to package them
     Manual(ManualFlags),
     #[command(hide = true)]
     Become(exec::Become),
@@ -78,24 +79,26 @@ pub(crate) enum Command {
 
 /// The command's environment, and the meaning of the exit code.
 const HELP: &str = "\
-The command finds in its environment what its slot is called in Consul:
+These variables in the command's environment identify its slot in Consul:
   CONSUL_SEMAPHORE_LOCK_KEY, CONSUL_SEMAPHORE_SESSION, CONSUL_SEMAPHORE_LOCK_INDEX
-                           the sequencer; `held` says whether it is still good
+                           the sequencer; `held` reports whether the slot is still held
   CONSUL_SEMAPHORE_FENCING_TOKEN
-                           a later grant has a greater one
-  CONSUL_SEMAPHORE_SLOTS   of several slots: all of them, as JSON; the others name the first
+                           the fencing token, which is greater for each later grant
+  CONSUL_SEMAPHORE_SLOTS   all slots as JSON, if there are several; the other variables then
+                           describe the first one
 
-Exit code: the command's own, 128 and the signal's number if a signal ended it, or
+Exit code: the command's own, 128 plus the signal's number if a signal ended it, or
    69  Consul can't be reached, has no leader, is overloaded or fails: with --try,
        or when --wait-for is over
-   71  the system refuses: no process, no signals
-   75  --try: no slot is free, or others that were queued before wait, too
+   71  the operating system can't create a process or handle signals
+   75  --try: no slot is free, or other clients are ahead in the queue
    77  Consul refuses: the token is unknown or lacks a right, or the TTL is too
        short
-   78  Consul has another limit, the key belongs to another use, too much is below
+   78  Consul has another limit, the key has another use, too much data is below
        the prefix, or the flags for Consul are wrong; with --must-exist or --limit
-       consul: nobody uses the prefix; with --reentrant: not all slots are there
-   79  the slot was lost; the command was ended, or had ended with 0
+       consul: nobody uses the prefix; with --reentrant: the outer command has
+       too few slots
+   79  the slot was lost, and exec ended the command, or the command ended with 0
   124  --wait-for is over
   126  the command can't be run
   127  the command is not found";
@@ -121,12 +124,12 @@ pub(crate) struct ExecFlags {
     #[command(flatten)]
     pub(crate) slots: SlotFlags,
 
-    /// If this command itself runs in slots of these semaphores, because an exec around it holds them, run in those and
-    /// take no others
+    /// If this program itself runs under another exec that already holds all these slots, run the command in those
+    /// slots, and take no additional slots
     #[arg(long, env = "CONSUL_SEMAPHORE_REENTRANT")]
     reentrant: bool,
 
-    /// What happens to the command when a slot of it is lost
+    /// What happens to the command when one of its slots is lost
     #[arg(
         long,
         env = "CONSUL_SEMAPHORE_ON_SLOT_LOST",
@@ -136,7 +139,8 @@ pub(crate) struct ExecFlags {
     )]
     on_slot_lost: OnSlotLostFlag,
 
-    /// How long after SIGTERM a command that must end is killed; less than half of the TTL [default: 10s, or less]
+    /// How long a command that must end may continue after SIGTERM before it is killed; must be less than half of the
+    /// TTL [default: 10s, or less]
     #[arg(long, env = "CONSUL_SEMAPHORE_KILL_AFTER", value_name = "DURATION")]
     kill_after: Option<Seconds<0, 43_200>>,
 
@@ -164,7 +168,7 @@ pub(crate) struct ExecFlags {
     #[arg(long)]
     foreground: bool,
 
-    /// With a local agent: let only its TTL end the session, and not gossip that considers this machine dead
+    /// With a local agent: only the TTL can end the session, and not gossip that reports this machine as dead
     #[arg(long)]
     no_node_checks: bool,
 
@@ -201,7 +205,7 @@ impl ExecFlags {
         let mut semaphores = request.semaphores().iter();
         if semaphores.all(|one| one.period.is_some()) && !self.cooldown.get().is_zero() {
             return Err(refuse(
-                "--cooldown: the slot of a rate stays held for its period anyway: leave one of them out"
+                "--cooldown: the slot of a rate stays held for its period anyway, so leave the cooldown or the rate out"
                     .to_owned(),
             ));
         }
@@ -211,8 +215,8 @@ impl ExecFlags {
         let kill_after = match self.kill_after.map(Seconds::get) {
             Some(asked) if asked > longest => {
                 return Err(refuse(format!(
-                    "--kill-after: a slot is held for a TTL of {}s after Consul was last heard of, and the \
-                     command must be gone by then: give {}s at the most, or a longer --ttl",
+                    "--kill-after: the slot stays held for the TTL of {}s after Consul's last answer, and the command \
+                     must have ended by then: set at most {}s, or a longer --ttl",
                     ttl.as_secs(),
                     longest.as_secs()
                 )));

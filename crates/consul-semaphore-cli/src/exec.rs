@@ -203,7 +203,7 @@ impl ReportWording {
             }
             Notice::Trouble { error, .. } => format!("{error}; waiting"),
             Notice::LimitChanged { prefix, from, to } => {
-                format!("the limit of {prefix} is {to} in Consul now, and no longer {from}")
+                format!("the limit of {prefix} in Consul has changed from {from} to {to}")
             }
             Notice::Regained(prefix) => {
                 let slot = self.slot(&prefix);
@@ -211,7 +211,7 @@ impl ReportWording {
             }
             Notice::Unheld(prefix) => {
                 let slot = self.slot(&prefix);
-                format!("{slot} is lost, and no other one is free: the command continues")
+                format!("{slot} is lost, and no other slot is free: the command continues")
             }
         };
         vec![line]
@@ -220,7 +220,7 @@ impl ReportWording {
     fn of_grant(self, waited: Option<Duration>, created: &[Prefix]) -> Vec<String> {
         let slots = if self.several { "slots" } else { "a slot" };
         let waited = waited.map(|waited| format!("got {slots} after {}s", waited.as_secs()));
-        let made = |prefix| format!("made a new semaphore at {prefix}; nobody else uses it");
+        let made = |prefix| format!("created a new semaphore at {prefix}; nobody else uses it");
         waited.into_iter().chain(created.iter().map(made)).collect()
     }
 
@@ -229,7 +229,7 @@ impl ReportWording {
         match lost.why {
             Suspended::SlotLost => format!("{slot} is lost: ending the command"),
             Suspended::Unproved => {
-                format!("nothing shows any more that {slot} is held: ending the command")
+                format!("exec can no longer confirm that {slot} is held: ending the command")
             }
         }
     }
@@ -239,10 +239,10 @@ impl ReportWording {
         let slot = self.slot(&lost.prefix);
         match lost.why {
             Suspended::SlotLost => format!(
-                "{slot} was lost before the command had ended: others may have had it meanwhile"
+                "{slot} was lost before the command had ended: other clients may have had it meanwhile"
             ),
             Suspended::Unproved => format!(
-                "nothing shows that {slot} was held until the command had ended: others may have had it meanwhile"
+                "exec could not confirm that {slot} was held until the command had ended: other clients may have had it meanwhile"
             ),
         }
     }

@@ -32,7 +32,7 @@ pub(crate) enum SlotVerdict {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NotTold {
     /// The key is below no prefix.
-    #[error("{0:?} is no key below a prefix")]
+    #[error("{0:?} is not a key below a prefix")]
     Key(String),
     /// The key is below a prefix that can't be one.
     #[error(transparent)]
@@ -113,8 +113,8 @@ fn advice(error: &consul::Error) -> &'static str {
     match error {
         error if error.is_unknown_token() => UNKNOWN_TOKEN,
         consul::Error::Denied(_) => {
-            ". Give `held` a token with key:read below the prefix. `exec` does not leave its own to the command, unless it \
-             has --pass-consul-credentials"
+            ". Give `held` a token with key:read below the prefix. `exec` does not pass its own token to the command, \
+             unless you set --pass-consul-credentials"
         }
         _ => "",
     }
@@ -128,7 +128,7 @@ fn judge(sequencer: &SequencerToCheck, prefix: &Prefix, listing: &Listing) -> Sl
     } = sequencer;
     let mut entries = listing.entries.iter();
     let Some(entry) = entries.find(|entry| entry.key == *lock_key) else {
-        return SlotVerdict::NotHeld(format!("{lock_key} is not there"));
+        return SlotVerdict::NotHeld(format!("{lock_key} does not exist"));
     };
     if entry.session.as_ref() != Some(session) {
         return SlotVerdict::NotHeld(format!("{lock_key} is not locked by session {session}"));

@@ -69,7 +69,8 @@ pub(crate) async fn acquire(
             && around.has_slot_of(&missing.of.prefix)
         {
             said.say(&format!(
-                "the environment names a slot of {} already, and this waits for another one: release that one first",
+                "the environment already names a slot of {}, and this command waits for another one: release the \
+                 first slot before you take another one",
                 missing.of.prefix
             ));
         }

@@ -176,7 +176,10 @@ fn held(flags: cli::HeldFlags) -> ExitCode {
     match asked {
         Ok(SlotVerdict::Held) => end("held", 0),
         Ok(SlotVerdict::NotHeld(why)) => end(&format!("not held: {why}"), 1),
-        Err(error) => end(&format!("it can't be told: {error:#}"), EXIT_UNKNOWN),
+        Err(error) => end(
+            &format!("can't find out whether the slot is held: {error:#}"),
+            EXIT_UNKNOWN,
+        ),
     }
 }
 
@@ -214,7 +217,7 @@ fn release(flags: &cli::ReleaseFlags) -> ExitCode {
                 .exit(),
         };
         if slots.is_empty() {
-            let problem = "give the prefix and the session of a holder, or set the variables CONSUL_SEMAPHORE_LOCK_KEY, \
+            let problem = "name the prefix and the session of a holder, or set the variables CONSUL_SEMAPHORE_LOCK_KEY, \
                            CONSUL_SEMAPHORE_SESSION and CONSUL_SEMAPHORE_LOCK_INDEX that `acquire` has printed";
             Cli::command()
                 .error(ErrorKind::MissingRequiredArgument, problem)
@@ -225,8 +228,7 @@ fn release(flags: &cli::ReleaseFlags) -> ExitCode {
         });
     };
     if !flags.yes && !io::stdin().is_terminal() {
-        let problem =
-            "there is no terminal to ask on: give --yes to release the slot without a question";
+        let problem = "there is no terminal for the question: set --yes to release the slot without confirmation";
         Cli::command()
             .error(ErrorKind::MissingRequiredArgument, problem)
             .exit();

@@ -35,12 +35,12 @@ fn what_a_command_in_a_slot_needs_is_asked_for() {
     for (flag, allowed) in [
         ("--prefix=a//b", "a//b"),
         ("--limit=0", "from 1 to 5000"),
-        ("--key=a/b", "a key is"),
+        ("--key=a/b", "a key has"),
         ("--mode=lock", "possible values: semaphore, mutex"),
         ("--ttl=9s", "from 10s to 86400s"),
         ("--lock-delay=61s", "from 0s to 60s"),
         ("--on-slot-lost=die", "possible values: terminate, continue"),
-        ("--kill-after=30s", "give 29s at the most"),
+        ("--kill-after=30s", "set at most 29s"),
         ("--name=a/b", "1 to 63 letters"),
     ] {
         let flags = match flag.split_once('=') {
@@ -64,14 +64,14 @@ fn what_a_command_in_a_slot_needs_is_asked_for() {
         (vec![db, "--limit=1"], "cannot be used with"),
         (vec![db, "--key=a"], "cannot be used with"),
         (vec![db, "--mode=mutex"], "cannot be used with"),
-        (vec![db, db], "db is there twice"),
+        (vec![db, db], "db is named twice"),
         (
             vec![
                 db,
                 "--semaphore=prefix=a,limit=1,key=b",
                 "--semaphore=prefix=a/b,limit=1",
             ],
-            "a/b is there twice",
+            "a/b is named twice",
         ),
         (vec![db; 9], "1 to 8 semaphores, not of 9"),
         (
@@ -136,7 +136,7 @@ fn what_the_steps_of_a_pipeline_need_is_asked_for() {
         ),
         (
             vec!["--for=1h", "--mode=rate", "--period=1m"],
-            "can't be given back",
+            "can't be released",
         ),
     ] {
         assert_says(&acquire(&flags), &[said]);

@@ -39,7 +39,7 @@ pub(crate) fn number<T: TryFrom<i64>>(what: &str, given: i64) -> Result<T, PyErr
 pub(crate) fn time(what: &str, seconds: f64) -> Result<Duration, PyErr> {
     Duration::try_from_secs_f64(seconds).map_err(|_no_time| {
         InvalidSemaphore::new_err(format!(
-            "{what} is {seconds}: give seconds, 0 or more, or a timedelta"
+            "{what} is {seconds}: use seconds, 0 or more, or a timedelta"
         ))
     })
 }

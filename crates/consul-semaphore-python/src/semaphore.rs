@@ -238,7 +238,7 @@ fn told(notice: &Notice) -> (u8, String) {
         }
         Notice::LimitChanged { prefix, from, to } => (
             INFO,
-            format!("the limit of {prefix} is {to} in Consul now, and no longer {from}"),
+            format!("the limit of {prefix} in Consul has changed from {from} to {to}"),
         ),
         Notice::Regained(prefix) => (WARNING, format!("the slot of {prefix} was replaced")),
         Notice::Unheld(prefix) => (WARNING, format!("the slot of {prefix} is lost")),

@@ -85,7 +85,7 @@ class Access(unittest.TestCase):
                 Consul(**said)
 
     def test_a_token_is_never_pickled(self) -> None:
-        with self.assertRaisesRegex(TypeError, "or give the token by CONSUL_HTTP_TOKEN") as raised:
+        with self.assertRaisesRegex(TypeError, "or set the token in CONSUL_HTTP_TOKEN") as raised:
             pickle.dumps(self.semaphore(Consul(self.agent.address, token=MANAGEMENT)))
         self.assertNotIn(MANAGEMENT, str(raised.exception))
         with mock.patch.dict(os.environ, {"CONSUL_HTTP_TOKEN": MANAGEMENT}):

@@ -157,9 +157,9 @@ class Sync(Stage):
 
     def test_what_others_say_otherwise_is_a_conflict(self) -> None:
         with Semaphore(self.prefix, limit=2).slot():
-            with self.assertRaisesRegex(Conflict, f"is 2 in Consul, not 3.*Give the limit 2, or delete"):
+            with self.assertRaisesRegex(Conflict, f"is 2 in Consul, not 3.*Set the limit to 2, or delete"):
                 Semaphore(self.prefix, limit=3).acquire()
-            with self.assertRaisesRegex(Conflict, "Build it with limit"):
+            with self.assertRaisesRegex(Conflict, "Build the semaphore with limit"):
                 Semaphore(self.prefix, mutex=True).acquire()
 
     def test_a_prefix_that_must_exist(self) -> None:
@@ -169,11 +169,11 @@ class Sync(Stage):
     def test_what_is_not_possible_is_said_at_once(self) -> None:
         window = Window("0 22 * * *", timedelta(hours=6), "Europe/Nowhere")
         for text, said in [
-            ("give at most 5000", {"limit": 5001}),
+            ("set at most 5000", {"limit": 5001}),
             ("out of range", {"limit": -1}),
             ("at least 1", {"limit": 0}),
             ("has no limit", {}),
-            ("ttl is 1s: give whole seconds, from 10 to 86400", {"limit": 1, "ttl": 1}),
+            ("ttl is 1s: set whole seconds, from 10 to 86400", {"limit": 1, "ttl": 1}),
             ("cooldown is NaN", {"limit": 1, "cooldown": float("nan")}),
             ("time zone", {"limit": 1, "windows": [window]}),
             ("at most 0 slots", {"limit": 1, "reserve": (1, 10)}),
@@ -187,7 +187,7 @@ class Sync(Stage):
         for ttl in (20, 60):
             with self.assertRaisesRegex(InvalidSemaphore, "ttl: .* in common"):
                 Semaphore("a", limit=1, ttl=ttl) & Semaphore("b", limit=1, ttl=30)
-        with self.assertRaisesRegex(InvalidSemaphore, "there twice"):
+        with self.assertRaisesRegex(InvalidSemaphore, "named twice"):
             Semaphore("a", limit=1) & Semaphore("a", limit=1)
 
     def test_a_request_is_for_one_block(self) -> None:

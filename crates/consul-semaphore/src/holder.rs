@@ -157,7 +157,7 @@ impl Notice {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}", match why {
     Suspended::SlotLost => format!("the slot of {prefix} is lost"),
-    Suspended::Unproved => format!("nothing shows any more that the slot of {prefix} is held"),
+    Suspended::Unproved => format!("nothing confirms any longer that the slot of {prefix} is held"),
 })]
 pub struct Lost {
     /// The semaphore whose slot is lost.

@@ -10,7 +10,7 @@ pub struct Key(Arc<str>);
 /// Error: the text is not a [`Key`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "a key is from 1 to {max} letters, digits, '.', '_' and '-', and neither only dots nor .lock",
+    "a key has 1 to {max} letters, digits, '.', '_' and '-', and must not be .lock or consist of only dots",
     max = Key::MAX_LENGTH
 )]
 pub struct InvalidKey;

@@ -17,13 +17,13 @@ const LIMIT: &str = "Limit";
 const HOLDERS: &str = "Holders";
 
 /// The error for `Holders` that list anything other than sessions.
-const NO_SESSION: &str = "`Holders` lists something else than sessions";
+const NO_SESSION: &str = "`Holders` lists something other than sessions";
 
 /// The error for `Holders` that list more sessions than any semaphore has.
 const TOO_MANY_HOLDERS: &str = "`Holders` lists more than 10,000 sessions";
 
 /// The error for a body that could be read in several ways.
-const NAME_TWICE: &str = "a name stands in it twice";
+const NAME_TWICE: &str = "a name occurs in it twice";
 
 /// The most holders that are read from a body: more sessions than Consul takes in a value.
 const MOST_HOLDERS: usize = 10_000;
@@ -457,7 +457,7 @@ pub enum Unreadable {
     #[error("its value is not JSON")]
     NotJson,
     /// The value is JSON, but not a semaphore's.
-    #[error("its value is not a semaphore's: {0}")]
+    #[error("its value is not the value of a semaphore: {0}")]
     OtherShape(&'static str),
 }
 

@@ -372,15 +372,19 @@ impl Taker {
     pub fn describe(&self) -> String {
         let session = self.session.shown();
         let who = match &self.holder {
-            _ if !self.session.is_genuine() => "an entry that is no session".to_owned(),
+            _ if !self.session.is_genuine() => "an entry that is not a session".to_owned(),
             Some(name) => format!("{name} (session {session})"),
             None => format!("session {session}"),
         };
         match self.cools_until {
             _ if self.rests => {
-                format!("{who}, which is dead and whose slot rests for the lock-delay")
+                format!(
+                    "{who}, which is dead and whose slot is blocked until the lock-delay is over"
+                )
             }
-            Some(until) => format!("{who}, which is done and whose slot cools until {until:.0}"),
+            Some(until) => {
+                format!("{who}, which is done and whose slot is in its cooldown until {until:.0}")
+            }
             None => who,
         }
     }

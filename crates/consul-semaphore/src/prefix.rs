@@ -43,8 +43,8 @@ impl Prefix {
 /// Error: the text is not a [`Prefix`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "prefix {0:?} is not valid: it must be segments of letters, digits, '.', '_' and '-' joined by '/', none of only dots, \
-     none '.lock', at most {max} bytes, such as team/db",
+    "prefix {0:?} is not valid: it must be segments of letters, digits, '.', '_' and '-' joined by '/', at most {max} \
+     bytes, such as team/db; no segment may be '.lock' or consist of only dots",
     max = Prefix::MAX_LENGTH
 )]
 pub struct InvalidPrefix(String);

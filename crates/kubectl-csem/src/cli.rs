@@ -54,7 +54,7 @@ pub(crate) struct ClusterFlags {
     #[arg(long = "as", global = true, value_name = "USER")]
     pub(crate) as_user: Option<String>,
 
-    /// The group to impersonate, with --as; may be given several times
+    /// The group to impersonate, with --as; can be repeated
     #[arg(long, global = true, value_name = "GROUP", requires = "as_user")]
     pub(crate) as_group: Vec<String>,
 
@@ -106,7 +106,7 @@ pub(crate) enum Command {
     List {
         #[command(flatten)]
         everywhere: Everywhere,
-        /// Only those with these labels: `team=a`, `team in (a,b)`, `!team`, joined by commas
+        /// Only the ConsulSemaphores with these labels: `team=a`, `team in (a,b)`, `!team`, joined by commas
         #[arg(long, short = 'l', value_name = "LABELS")]
         selector: Option<String>,
         /// The output format
@@ -137,7 +137,7 @@ pub(crate) enum Command {
         semaphore: Option<String>,
         #[command(flatten)]
         everywhere: Everywhere,
-        /// Without a name, only those with these labels, as for list
+        /// Without a name: only the ConsulSemaphores with these labels, as for list
         #[arg(long, short = 'l', value_name = "LABELS", conflicts_with = "semaphore")]
         selector: Option<String>,
     },
@@ -169,7 +169,7 @@ pub(crate) enum Command {
     Pause(OneSemaphore),
     /// Grant slots again
     Resume(OneSemaphore),
-    /// Take a slot away from its holder, by destroying its session in Consul. Asks first
+    /// Take a slot away from its holder, by destroying the holder's session in Consul. Asks for confirmation first
     #[command(after_help = RELEASE_HELP)]
     Release {
         #[command(flatten)]

@@ -153,7 +153,7 @@ impl ClusterClient {
         if let Err(failure) = &mut semaphore
             && failure.kind == FailureKind::NotThere
         {
-            let hint = "`kubectl csem list` shows where they are; select a namespace with -n";
+            let hint = "`kubectl csem list` shows the namespaces of all ConsulSemaphores; select a namespace with -n";
             failure.message = format!(
                 "{}, looked for in the namespace {}: {hint}",
                 failure.message, self.namespace
@@ -356,7 +356,7 @@ async fn configured(connection: &ClusterFlags) -> Result<Config, Failure> {
     } = connection;
     let unknown = |error: String| {
         Failure::impossible(format!(
-            "no cluster is configured: {error}. Set KUBECONFIG, or give --kubeconfig and --context"
+            "no cluster is configured: {error}. Set KUBECONFIG, or use --kubeconfig and --context"
         ))
     };
     let named = [context, cluster, user].into_iter().any(Option::is_some);

@@ -221,10 +221,12 @@ impl NeededRight {
                 "consul-semaphore-editor gives that right, and no other role includes it"
             }
             (ResourceKind::Workloads(kind), "get" | "list" | "watch") if is_custom(kind) => {
-                "view of Kubernetes gives that right if what installed them adds them to it"
+                "view of Kubernetes gives that right if the software that installed these objects adds them to this \
+                 role"
             }
             (ResourceKind::Workloads(kind), _) if is_custom(kind) => {
-                "edit of Kubernetes gives that right if what installed them adds them to it"
+                "edit of Kubernetes gives that right if the software that installed these objects adds them to this \
+                 role"
             }
             (_, "get" | "list" | "watch") => "view of Kubernetes gives that right",
             _ => "edit of Kubernetes gives that right",

@@ -51,7 +51,7 @@ pub(crate) async fn why(
         None => About::default(),
     };
     let of_kueue = in_kueue(cluster, &object).await.unwrap_or_else(|failure| {
-        let gap = format!("what Kueue does is not known: {}", failure.message);
+        let gap = format!("can't find out what Kueue does: {}", failure.message);
         about.gaps.push(gap);
         None
     });

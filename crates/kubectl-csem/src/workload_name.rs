@@ -112,7 +112,7 @@ fn unknown(type_: &str) -> String {
     let known: Vec<String> = kinds().map(|kind| singular(&kind.resource())).collect();
     let type_ = one_line(type_, LONGEST_SHOWN_TYPE);
     let known = known.join(", ");
-    format!("{type_:?} is no type of workload: the types are {known}, as in jobset/NAME")
+    format!("{type_:?} is not a type of workload: the types are {known}, as in jobset/NAME")
 }
 
 /// Parses the name of an object.

@@ -170,10 +170,9 @@ impl World {
             u64::try_from(age).is_ok_and(|age| age <= RECOVERED_AFTER.as_secs())
         });
         let recorded = lasting.map(|(what, (_, failure))| match what {
-            ResourceKind::Semaphores => format!(
-                "this may be old, and is asked for again: {}",
-                failure.message
-            ),
+            ResourceKind::Semaphores => {
+                format!("this may be out of date; trying again: {}", failure.message)
+            }
             ResourceKind::Workloads(_) | ResourceKind::CronJobs => gap("Jobs", &failure.message),
             ResourceKind::Events => gap("events", &failure.message),
         });
@@ -379,7 +378,10 @@ mod tests {
         apply(&mut world, listed(vec![semaphore("db")], Update::Semaphore));
         world.take(failed(503), now()).unwrap();
         let text = world.text(now()).render(false);
-        assert!(text.contains("db") && text.contains("may be old"), "{text}");
+        assert!(
+            text.contains("db") && text.contains("may be out of date"),
+            "{text}"
+        );
         let gone = Box::new(Status::failure("too old", "Gone").with_code(410));
         apply(&mut world, listed(Vec::new(), Update::Semaphore));
         let gone = Update::Failed(ResourceKind::Semaphores, watcher::Error::WatchError(gone));

@@ -457,7 +457,10 @@ impl FromIterator<Self> for Kinds {
 
 /// A name that no kind has.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{name:?} is no kind of workload: name some of {known}, separated by commas, or {ALL}", ALL = Kinds::ALL)]
+#[error(
+    "{name:?} is not a kind of workload: use one or more of {known}, separated by commas, or {ALL}",
+    ALL = Kinds::ALL
+)]
 pub struct UnknownKind {
     name: String,
     known: Kinds,

@@ -98,9 +98,8 @@ impl NotStarted {
     pub fn without_pod() -> Self {
         Self {
             reason: NO_POD.into(),
-            message:
-                "nothing has made a pod for it: its events may say why, for example a ResourceQuota"
-                    .into(),
+            message: "no pod exists for it: its events may say why, for example a ResourceQuota"
+                .into(),
         }
     }
 

@@ -16,12 +16,12 @@ pub enum Obstacle {
     #[error("{0}")]
     Managed(String),
     /// This owner made the workload and decides when it runs, so the operator leaves it alone.
-    #[error("{0} made it, and decides when it runs")]
+    #[error("{0} created it, and decides when it runs")]
     Owned(String),
     /// The workload runs without a slot, and its kind can't be held once it runs, so the operator leaves it alone.
     #[error(
-        "it runs without a slot, and a {0} can't be held once it has started. Make it held, with its annotations, as the \
-         admission policies do"
+        "it runs without a slot, and a {0} can't be held once it has started. Create it held and with its \
+         annotations, as the admission policies do"
     )]
     Started(KindName),
     /// The controller of the workload's kind can't hold the workload as it is.
@@ -49,12 +49,12 @@ pub enum Obstacle {
     /// Two of the semaphores can't be in one transaction of Consul.
     #[error(
         "ConsulSemaphores {0} and {1} differ in spec.consul (datacenter, namespace, partition or token), and slots of both \
-         can't be granted at once: ask for slots of semaphores that agree in it"
+         can't be granted at once: ask for slots of semaphores with the same spec.consul"
     )]
     Apart(Arc<str>, Arc<str>),
     /// The workload asks for more slots of a semaphore than the semaphore ever has.
     #[error(
-        "it asks for {slots} slots of {semaphore}, of which it can have {most} at most: ask for fewer, or raise the limit"
+        "it asks for {slots} slots of {semaphore}, but can have at most {most}: ask for fewer slots, or raise the limit"
     )]
     Unsatisfiable {
         /// The semaphore, with the key if it has one.

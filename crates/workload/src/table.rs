@@ -32,7 +32,7 @@ impl Table {
     /// The manifest is not a `ConfigMap`.
     pub fn parse(manifest: &str, taken: &Kinds) -> Result<Self, String> {
         let map: ConfigMap =
-            yaml::parse(manifest).map_err(|why| format!("this is no ConfigMap: {why}"))?;
+            yaml::parse(manifest).map_err(|why| format!("this is not a ConfigMap: {why}"))?;
         Ok(Self::read(&map.data, taken))
     }
 
@@ -51,7 +51,7 @@ impl Table {
             }
         }
         if let Some(first) = data.keys().nth(MOST_ROWS) {
-            let why = format!("there are {MOST_ROWS} entries before it, and no more are read");
+            let why = format!("only the first {MOST_ROWS} entries are read");
             table.mistakes.insert(first.clone(), why);
         }
         table
@@ -62,7 +62,7 @@ impl Table {
         let it = kind.resource();
         if let Some(other) = taken.iter().find(|one| one.resource().kind == it.kind) {
             return Err(format!(
-                "kind: {} is served already: leave out this row, or {} in --workloads",
+                "kind: {} is already served: remove this row, or remove {} from --workloads",
                 kind.name(),
                 other.switch()
             ));
@@ -74,13 +74,13 @@ impl Table {
         };
         if it.plural == Kinds::ALL || Kind::all().iter().any(is_named) {
             return Err(format!(
-                "plural: {} already means another kind of this operator: a kind of this plural can't be described",
+                "plural: {} already means another kind of this operator: a row can't describe a kind with this plural",
                 it.plural
             ));
         }
         if let Some((entry, _)) = self.kinds.iter().find(|(_, one)| one.is_alike(&kind)) {
             return Err(format!(
-                "kind, plural: the row {entry} describes it already: leave out one of them"
+                "kind, plural: the row {entry} already describes this kind: remove one of the two rows"
             ));
         }
         Ok(kind)
@@ -122,10 +122,10 @@ mod tests {
         assert_eq!(names, ["a"]);
         for (entry, part) in [
             ("e", "plural: jobs already means another kind"),
-            ("b", "the row a describes it already"),
-            ("c", "leave out this row, or rayjobs in --workloads"),
+            ("b", "the row a already describes this kind"),
+            ("c", "remove this row, or remove rayjobs from --workloads"),
             ("d", "missing field `apiVersion`"),
-            ("f", "Job is served already"),
+            ("f", "Job is already served"),
         ] {
             let why = &table.mistakes[entry];
             assert!(why.contains(part), "{entry}: {why}");

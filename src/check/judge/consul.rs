@@ -29,7 +29,7 @@ const RULES: &str = "docs/consul-acl.md has all rules";
 /// Returns the line about invalid Consul settings.
 pub(in crate::check) fn unusable(error: &ConfigError) -> Line {
     line("settings", Outcome::Failed, error.to_string())
-        .todo("correct the flag or the environment variable that is named")
+        .todo("correct the flag or the environment variable that the message names")
 }
 
 /// Returns the line about what others on the way to Consul can do.
@@ -91,8 +91,8 @@ fn version(version: &Result<String, Error>) -> Line {
                     .todo("use Consul 1.8 or newer: older ones are not tested"),
                 Some(minor) if minor >= FIRST_UNTESTED_CONSUL => {
                     line("version", Outcome::Warning, message).todo(
-                        "Consul 2 is not tested with this operator: use 1.22, or try it where a mistake costs \
-                         nothing",
+                        "Consul 2 is not tested with this operator: use 1.22, or try Consul 2 in an environment where \
+                         failures do no harm",
                     )
                 }
                 _ => line("version", Outcome::Ok, message),
@@ -129,11 +129,13 @@ fn clock(ahead: Option<SignedDuration>) -> Line {
         "ahead of"
     };
     let message = format!(
-        "Consul's clock is {seconds} s {than} the one of this machine. The TTLs of sessions and the evidence \
-         for slots don't go by it; a cooldown, the age of who waits in several clusters, and certificates do"
+        "Consul's clock is {seconds} s {than} the clock of this machine. The TTLs of sessions and the evidence for \
+         slots don't depend on these clocks, but cooldowns, the order by age among contenders of several clusters, \
+         and certificates do"
     );
-    line("clock", Outcome::Warning, message)
-        .todo("set both clocks by NTP; until then make cooldowns longer than that difference")
+    line("clock", Outcome::Warning, message).todo(
+        "synchronize both clocks with NTP; until then, make cooldowns longer than this difference",
+    )
 }
 
 fn shortest_ttl(shortest: Duration) -> Line {
@@ -167,7 +169,7 @@ pub(super) fn steps(area: Area, tried: &Tried, whose: &str) -> Vec<Line> {
                 consul::StepOutcome::Refused(error) if error.is_unknown_token() => {
                     line(Outcome::Failed, error.to_string()).todo(format!(
                         "use a token that this Consul knows: {whose} was deleted, has expired, or belongs to another \
-                         Consul's; {RULES}"
+                         Consul; {RULES}"
                     ))
                 }
                 consul::StepOutcome::Refused(error @ Error::Denied(_)) => {
@@ -237,7 +239,7 @@ pub(super) fn advice(error: &Error) -> &'static str {
             "check --consul-address (CONSUL_HTTP_ADDR), its scheme and port (8501 with TLS), \
              --consul-ca-file, and what is between this machine and Consul: firewalls, NetworkPolicies"
         }
-        Error::NotSent(_) => "see how long Consul takes to answer, and try again",
+        Error::NotSent(_) => "check how long Consul takes to answer, and try again",
         Error::NoLeader { .. } => {
             "check the Consul servers: a majority must be up and know each other"
         }
@@ -246,10 +248,9 @@ pub(super) fn advice(error: &Error) -> &'static str {
             "check --consul-auth-method, --consul-bearer-token-file, and the auth method and its binding \
              rules in Consul: docs/consul-acl.md"
         }
-        Error::NoToken => "give a token, or none if Consul has no ACLs",
+        Error::NoToken => "set a token; if Consul has no ACLs, leave the settings for a token out",
         Error::TooManyRequests(_) => {
-            "raise limits.http_max_conns_per_client of the Consul servers, or its rate limits, or try \
-             again later"
+            "raise limits.http_max_conns_per_client or the rate limits of the Consul servers, or try again later"
         }
         Error::Unsupported(_) => {
             "leave CONSUL_NAMESPACE, CONSUL_PARTITION, spec.consul.namespace and partition out: they need \

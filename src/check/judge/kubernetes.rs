@@ -86,13 +86,13 @@ fn election(election: &LeaseSearchResult) -> Line {
         of(
             Outcome::Warning,
             format!(
-                "no replica leads: {why}. Until one does nothing is granted or released, the status of \
-                 ConsulSemaphores is out of date, and their deletion waits"
+                "no replica leads: {why}. Until a replica leads, no slots are granted or released, the status of \
+                 ConsulSemaphores is out of date, and deletions of ConsulSemaphores wait"
             ),
         )
     };
     let start = format!(
-        "start the operator; or give --leader-election-namespace and --lease-name if its Lease is not {title}"
+        "start the operator; or set --leader-election-namespace and --lease-name if its Lease is not {title}"
     );
     match (lead, searched) {
         (Ok(lead), _) if lead.holder.is_empty() => {
@@ -112,19 +112,19 @@ fn election(election: &LeaseSearchResult) -> Line {
         }
         (Err(ApiError::NotThere), Searched::All) => {
             none(format!("there is no Lease {name} in any namespace"))
-                .todo("start the operator; or give --lease-name if its Lease has another name")
+                .todo("start the operator; or set --lease-name if its Lease has another name")
         }
         (Err(why), Searched::Only(places)) => of(
             Outcome::Unknown,
             format!(
-                "whether a replica leads is not known: you may not list the Leases of all namespaces, and for {name} \
-                 in {}: {why}",
+                "can't find out whether a replica leads: you may not list the Leases of all namespaces, and the Lease \
+                 {name} in {} can't be read: {why}",
                 places[..].join(" and ")
             ),
         )
         .todo(
-            "give --leader-election-namespace, the namespace in which the operator runs, with a kubeconfig that may \
-             get Leases there",
+            "set --leader-election-namespace to the namespace in which the operator runs, and use a kubeconfig that \
+             may get Leases there",
         ),
         (Err(why), Searched::Named | Searched::All) => of(
             Outcome::Unknown,
@@ -139,7 +139,7 @@ fn operators(contested: &Answer<FoundObjects>) -> Option<Line> {
     let line = found(
         "operators",
         contested,
-        "no ConsulSemaphore is managed by more than one",
+        "no ConsulSemaphore is managed by more than one operator",
         "more than one operator manages the same ConsulSemaphore, or did in the last 10 minutes. They keep its limit \
          and start no Job twice, but each emits all events and writes the status",
         "stop all but one, or give each a --semaphore-selector or --namespaces: docs/scope.md",
@@ -153,7 +153,7 @@ fn cron_jobs(mistaken: &Answer<FoundObjects>) -> Line {
     found(
         "CronJobs",
         mistaken,
-        "none has the annotation in the wrong place",
+        "no CronJob has the annotation in the wrong place",
         &format!(
             "the annotation {SEMAPHORE} is on the CronJob itself, so its Jobs run without a slot"
         ),
@@ -255,8 +255,8 @@ fn version(version: &Answer<String>) -> Line {
             match minor(version) {
                 Some(minor) if minor < OLDEST_KUBERNETES => {
                     line("version", Outcome::Failed, message).todo(
-                        "use Kubernetes 1.31 or newer: before that a Job may be Complete while its pods still \
-                         run, and its slot would be given back too early",
+                        "use Kubernetes 1.31 or newer: in older versions, a Job may be Complete while its pods still \
+                         run, and the operator would release its slot too early",
                     )
                 }
                 _ => line("version", Outcome::Ok, message),
@@ -274,13 +274,13 @@ fn cluster(id: &Answer<String>) -> Line {
             Outcome::Failed,
             "the namespace kube-system has no uid",
         )
-        .todo("this is an unusual cluster: give the operator --consul-node and --cluster-name"),
+        .todo("this cluster has no id, which is unusual: start the operator with --consul-node and --cluster-name"),
         Err(why) => line(
             "cluster id",
             Outcome::Unknown,
-            format!("it is the uid of the namespace kube-system: {why}"),
+            format!("can't read the uid of the namespace kube-system: {why}"),
         )
-        .todo("use a kubeconfig that may get that namespace, or give --consul-node"),
+        .todo("use a kubeconfig that may get that namespace, or set --consul-node"),
     }
 }
 
@@ -309,7 +309,7 @@ fn schema(installed: &Answer<crate::check::kubernetes::Definition>) -> Line {
         }
     };
     match difference(&ConsulSemaphore::crd(), installed) {
-        None => of(Outcome::Ok, "it is this program's".to_owned()),
+        None => of(Outcome::Ok, "it matches this program".to_owned()),
         Some(Difference::Version) => of(
             Outcome::Failed,
             "v1alpha1 is not the stored version".to_owned(),
@@ -317,7 +317,7 @@ fn schema(installed: &Answer<crate::check::kubernetes::Definition>) -> Line {
         .todo(INSTALL),
         Some(Difference::Property(path)) => {
             let message = format!(
-                "it has no {path}: it belongs to another version of the program, and the API server drops what is written there"
+                "it has no {path}, so it belongs to another version of the program, and the API server drops values of this field"
             );
             of(Outcome::Failed, message).todo(INSTALL)
         }
@@ -339,7 +339,7 @@ fn asker(asker: &Answer<String>) -> Line {
             Outcome::Warning,
             format!("{user} is not a ServiceAccount, but the operator's user is one"),
         )
-        .todo("give --as system:serviceaccount:<namespace>:<name> to check the operator's rights"),
+        .todo("set --as system:serviceaccount:<namespace>:<name> to check the operator's rights"),
         Err(why) => line("rights of", Outcome::Unknown, why).todo(
             "to use --as you need the right to impersonate that account (verb impersonate on serviceaccounts)",
         ),
@@ -398,7 +398,8 @@ fn right(right: &CheckedRight) -> Line {
     let command = question.source.apply();
     let apply = command.unwrap_or_else(|| match rule.place {
         RuleScope::BesideTable => {
-            "let the operator write events beside its ConfigMap, as docs/kinds.md says".to_owned()
+            "let the operator write events in the namespace of its ConfigMap, as docs/kinds.md says"
+                .to_owned()
         }
         RuleScope::Table => "let the operator read its ConfigMap, as docs/kinds.md says".to_owned(),
         _ => "kubectl apply -k config/rbac".to_owned(),
@@ -526,8 +527,8 @@ mod tests {
         };
         let words = [
             "you may not list the Leases of all namespaces",
-            "in default and consul-semaphore-system: it does not exist",
-            "give --leader-election-namespace",
+            "in default and consul-semaphore-system can't be read: it does not exist",
+            "set --leader-election-namespace",
         ];
         only(rest, "operator", Outcome::Unknown, &words);
     }
@@ -766,7 +767,7 @@ mod tests {
     fn a_missing_right_for_the_lease_is_reported_whatever_the_election() {
         for elects in [true, false] {
             for (verb, words) in [
-                ("create", ["nothing is granted", "make its Leases"]),
+                ("create", ["nothing is granted", "create its Leases"]),
                 ("update", ["no replica leads", "last proved to hold"]),
             ] {
                 let mut rest = Rest { elects, ..rest() };

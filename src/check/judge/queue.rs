@@ -176,7 +176,7 @@ pub(super) fn why_it_waits(
     let settings = &place.settings;
     let ok = |why: String| (Outcome::Ok, why, None);
     let stays = |why: &str| {
-        let todo = format!("if it stays so, {ALIVE}");
+        let todo = format!("if this lasts, {ALIVE}");
         (Outcome::Warning, why.to_owned(), Some(todo))
     };
     if plan.skips.iter().any(|skip| skip.workload.uid == first.uid) {
@@ -196,7 +196,7 @@ pub(super) fn why_it_waits(
         .chain(granted.map(|grant| &grant.workload));
     if started.any(|workload| workload.uid == first.uid) {
         return stays(
-            "a slot is free and it is next: the operator starts it as soon as it sees that",
+            "a slot is free and this Job is next: the operator starts the Job as soon as it sees the free slot",
         );
     }
     if settings.terminating {
@@ -212,7 +212,7 @@ pub(super) fn why_it_waits(
         return ok("the limits don't agree: see above".to_owned());
     }
     if settings.paused {
-        let todo = "set spec.paused to false to grant again";
+        let todo = "set spec.paused to false to grant slots again";
         let why = "spec.paused is true: no slot is granted";
         return (Outcome::Warning, why.to_owned(), Some(todo.to_owned()));
     }
@@ -244,7 +244,7 @@ pub(super) fn why_it_waits(
     if most < settings.limit {
         let limit = settings.limit;
         words = format!(
-            "{words} for it: {most} of {limit} may be held, by spec.windows and spec.reserved"
+            "{words} for it: spec.windows and spec.reserved allow only {most} of {limit} slots to be held"
         );
     }
     let taken: Vec<&SessionId> = match place.reading.lock() {
@@ -259,13 +259,15 @@ pub(super) fn why_it_waits(
     let others = place.others().count();
     if others > 0 && !all_known {
         let why = format!(
-            "a slot is free, but {others} others wait, and it is unknown whether they belong to this cluster: see above"
+            "a slot is free, but other contenders wait ({others}), and it is unknown whether they belong to this \
+             cluster: see above"
         );
         return (Outcome::Unknown, why, None);
     }
     if others > 0 {
         return ok(format!(
-            "a slot is free, but {others} of other clusters or programs wait: those that were queued before it come first"
+            "a slot is free, but contenders of other clusters or programs wait ({others}): contenders that were \
+             queued earlier come first"
         ));
     }
     stays("a slot is free, but kept for a Job that had it before or whose pods have not ended")

@@ -90,10 +90,10 @@ fn line(what: &str, outcome: Outcome, message: impl std::fmt::Display) -> Line {
 fn object(seen: &SemaphoreFacts) -> Line {
     let of = |outcome, message: &str| line("object", outcome, message);
     if !seen.in_scope {
-        let message =
-            "an operator with these --namespaces and this --semaphore-selector does not serve it";
-        return of(Outcome::Warning, message)
-            .todo("give the flags of the operator that serves it, or run such an operator");
+        let message = "an operator with these --namespaces and this --semaphore-selector does not serve this ConsulSemaphore";
+        return of(Outcome::Warning, message).todo(
+            "run check with the flags of the operator that serves it, or start such an operator",
+        );
     }
     let metadata = &seen.semaphore.metadata;
     let status = seen.semaphore.status.as_ref();
@@ -139,7 +139,7 @@ fn conditions(semaphore: &ConsulSemaphore) -> Vec<Line> {
 fn prefix(seen: &SemaphoreFacts) -> Line {
     match &seen.barred {
         Some(why) => line("prefix", Outcome::Failed, why).todo(
-            "do what the message says; give the operator's --tenant-prefix and --trusted-namespaces",
+            "do what the message says; run check with the operator's --tenant-prefix and --trusted-namespaces",
         ),
         None => line("prefix", Outcome::Ok, &seen.settings.prefix),
     }
@@ -155,14 +155,14 @@ fn windows(settings: &Settings, time: Option<Timestamp>) -> Vec<Line> {
     let now = match time.map(|time| windows.at(time)) {
         None | Some(Opening::Always) => None,
         Some(Opening::Open { limit, .. }) => Some(match limit {
-            Some(limit) => format!("one is open, for {limit} slots"),
-            None => "one is open".to_owned(),
+            Some(limit) => format!("a window is open, for {limit} slots"),
+            None => "a window is open".to_owned(),
         }),
         Some(Opening::Closed { until: Some(until) }) => Some(format!(
-            "none is open: no slot is granted before {until:.0}"
+            "no window is open: no slot is granted before {until:.0}"
         )),
         Some(Opening::Closed { until: None }) => {
-            let message = "none ever opens: no slot is granted";
+            let message = "no window ever opens: no slot is granted";
             let line = line("windows", Outcome::Failed, message)
                 .todo("correct spec.windows, or remove it");
             return never.chain([line]).collect();
@@ -180,9 +180,10 @@ fn reserved(settings: &Settings) -> Option<Line> {
     let limit = restrictions.windows.most(settings.limit);
     if slots >= limit {
         let message = format!(
-            "spec.reserved leaves no slot for Jobs of a priority below {least}: {slots} of at most {limit} are reserved"
+            "spec.reserved leaves no slot for Jobs with a priority below {least}: {slots} of at most {limit} slots are reserved"
         );
-        let todo = format!("reserve fewer than {limit} slots, unless no other Job is to start");
+        let todo =
+            format!("reserve fewer than {limit} slots, unless you want no other Jobs to start");
         return Some(line("reserved", Outcome::Warning, message).todo(todo));
     }
     let message = format!("the last {slots} slots are for Jobs of priority {least} and above");
@@ -194,7 +195,10 @@ fn of_token(token: &CheckedToken) -> Vec<Line> {
     let allowed = match &token.allowed {
         Ok(true) => line("Secret", Outcome::Ok, format!("the operator may read {name}")),
         Ok(false) => line("Secret", Outcome::Failed, format!("the operator may not read {name}"))
-            .todo("give it a Role that may get that Secret: kubectl apply -k config/token-secret -n <namespace>"),
+            .todo(
+                "give the operator a Role that may get that Secret: kubectl apply -k config/token-secret -n \
+                 <namespace>",
+            ),
         Err(why) => line("Secret", Outcome::Unknown, why),
     };
     let read = token.problem.as_ref().map(|problem| {
@@ -384,7 +388,7 @@ fn lock(place: &LockKeyFacts, plan: &Plan) -> Line {
         }
         (Lock::Semaphore { .. }, Some(Agreement::Conflict { theirs })) => {
             let message = format!(
-                "Consul's limit is {theirs} and spec.limit is {limit}: another program or cluster wrote Consul's, and nothing is granted until both agree"
+                "Consul's limit is {theirs} and spec.limit is {limit}: another program or cluster wrote Consul's limit, and nothing is granted until both agree"
             );
             of(Outcome::Failed, message).todo(format!(
                 "set spec.limit to {theirs}, make all others use {limit}, or set spec.limitPolicy to Enforce"

@@ -14,15 +14,15 @@ impl Observed<'_> {
             }
             if error.is_unknown_token() {
                 let message = format!(
-                    "{error}: Consul does not know {}. It was deleted or has expired, or is another \
-                     Consul's: bring one that this Consul knows",
+                    "{error}: Consul does not know {}. The token was deleted, has expired, or belongs to \
+                     another Consul: use one that this Consul knows",
                     self.access.whose_token()
                 );
                 return (Reason::PermissionDenied, message);
             }
             let message = format!(
-                "{error}. Give {} this rule: it needs key write on the prefix, and session and node \
-                 write on the node {}",
+                "{error}. Give {} the missing rule: the token needs key write on the prefix, and session \
+                 and node write on the node {}",
                 self.access.whose_token(),
                 self.node.unwrap_or_default()
             );
@@ -31,9 +31,9 @@ impl Observed<'_> {
         if matches!(error, consul::Error::TooLarge(_)) {
             let key = self.settings.prefix.lock_key();
             let message = format!(
-                "{error}. Nothing is granted or released, and running Jobs go on: the key {key} is \
-                 too large to be written in a transaction, of which Consul takes 512 KiB: some 380 \
-                 KiB of value. Remove from it what is no semaphore's, or raise \
+                "{error}. No slots are granted or released, and running Jobs continue: the key {key} is \
+                 too large for a transaction, which Consul limits to 512 KiB, or about 380 KiB of \
+                 value. Remove data that does not belong to the semaphore from the key, or raise \
                  limits.kv_max_value_size and limits.txn_max_req_len in the configuration of all \
                  Consul servers"
             );
@@ -42,25 +42,24 @@ impl Observed<'_> {
         let folder = self.settings.prefix.folder();
         if matches!(error, consul::Error::PrefixTooLarge(_)) {
             let message = format!(
-                "{error}: the semaphores of this namespace take most of it, and {folder} most of theirs. Nothing is \
-                 granted; running Jobs go on while it can be shown that their slots are held. It is tried again \
-                 by itself. Delete what is no semaphore's: consul kv get -keys {folder}; have fewer \
-                 ConsulSemaphores with this prefix; or raise the operator's --consul-memory and its memory limit"
+                "{error}: this namespace uses more of that memory than any other namespace, and {folder} is its largest \
+                 prefix. {BY_ITSELF}. Delete data that does not belong to the semaphore \
+                 (consul kv get -keys {folder}), have fewer ConsulSemaphores with this prefix, or raise the \
+                 operator's --consul-memory and its memory limit"
             );
             return (Reason::PrefixTooLarge, message);
         }
         if matches!(error, consul::Error::AnswerTooLarge(_)) {
             let message = format!(
-                "{error} where it lists {folder}, which is more than 5000 holders need. Nothing is granted; \
-                 running Jobs go on while it can be shown that their slots are held. Delete what is no \
-                 semaphore's: consul kv get -keys {folder}"
+                "{error} where it lists {folder}, which is more than 5000 holders need. {NOTHING_GRANTED}. Delete data that \
+                 does not belong to the semaphore: consul kv get -keys {folder}"
             );
             return (Reason::LockTooLarge, message);
         }
         if matches!(error, consul::Error::Unreachable { .. }) {
             let message = format!(
-                "{error}. {BY_ITSELF}. If it has never worked, look at the operator's --consul-address \
-                 (CONSUL_HTTP_ADDR)"
+                "{error}. {BY_ITSELF}. If the connection has never worked, check the operator's \
+                 --consul-address (CONSUL_HTTP_ADDR)"
             );
             return (Reason::ConsulUnreachable, message);
         }
@@ -78,13 +77,13 @@ fn advise(error: &consul::Error) -> (Reason, &'static str) {
         consul::Error::NoToken => (Reason::TokenNotFound, BY_ITSELF),
         consul::Error::LoginFailed(_) => (
             Reason::LoginFailed,
-            "Look at the auth method and its binding rules in Consul, and at the operator's \
-             --consul-auth-method and --consul-bearer-token-file. It is tried again by itself",
+            "Check the auth method and its binding rules in Consul, and the operator's \
+             --consul-auth-method and --consul-bearer-token-file. The operator retries automatically",
         ),
         consul::Error::Unsupported(_) => (
             Reason::EnterpriseOnly,
-            "spec.consul.namespace and partition need Consul Enterprise: make another \
-             ConsulSemaphore without them",
+            "spec.consul.namespace and partition need Consul Enterprise: create another \
+             ConsulSemaphore without these fields",
         ),
         consul::Error::UnknownDatacenter => (
             Reason::UnknownDatacenter,
@@ -97,5 +96,8 @@ fn advise(error: &consul::Error) -> (Reason, &'static str) {
     }
 }
 
-const BY_ITSELF: &str = "Nothing is granted; running Jobs go on while it can be shown that their \
-                         slots are held. It is tried again by itself";
+const BY_ITSELF: &str = "No slots are granted. Running Jobs continue for as long as the operator can confirm that \
+                         their slots are held. The operator retries automatically";
+
+const NOTHING_GRANTED: &str = "No slots are granted. Running Jobs continue for as long as the operator can confirm \
+                               that their slots are held";

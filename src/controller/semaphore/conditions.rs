@@ -12,7 +12,8 @@ use consul_semaphore::{
 use consul_semaphore_api::conditions::{ConditionStatus, ConditionType, Finding, Reason};
 
 /// Message of a semaphore that its spec pauses.
-const PAUSED_MESSAGE: &str = "spec.paused is true: no slot is granted, and running Jobs continue. Set it to false to grant again";
+const PAUSED_MESSAGE: &str = "spec.paused is true: no slot is granted, and running Jobs continue. Set spec.paused to \
+                              false to grant slots again";
 
 /// Facts behind the conditions of a queue, or of a semaphore without a key in use.
 pub(super) struct Observed<'a> {
@@ -222,13 +223,13 @@ impl<'a> Observed<'a> {
         if let Some(invalid) = &invalid
             && !self.opening.can_open()
         {
-            let message = format!("{invalid}. No slot is granted, and running Jobs continue");
+            let message = format!("{invalid}. No slots are granted, but running Jobs continue");
             return not(Reason::InvalidWindow, message);
         }
         if let Some(refusal) = self.queue.and_then(Queue::refusal) {
             let message = format!(
-                "the API server refuses to start one Job after another: {refusal}. Nothing is granted \
-                 until a start succeeds. The operator needs the right to patch Jobs"
+                "the API server has refused the start of several Jobs in a row: {refusal}. No slots are granted until \
+                 a start succeeds. The operator needs the right to patch Jobs"
             );
             return not(Reason::StartsRefused, message);
         }
@@ -287,14 +288,14 @@ impl<'a> Observed<'a> {
         let (name, namespace) = (&settings.name, &settings.namespace);
         let end = if settings.ttl.is_some() {
             format!(
-                "If that lasts, it is removed once its sessions must have expired, after {} s at the \
-                 earliest, with an event that says what is left",
+                "If this lasts, the operator removes it when its sessions must have expired, after {} s at \
+                 the earliest, with an event that says what is left",
                 settings.span().as_secs()
             )
         } else {
             format!(
                 "Its sessions never expire, so it waits for Consul if a Job has held a slot. If that \
-                 Consul is lost for good, remove it without cleaning up: kubectl patch csem {name} -n \
+                 Consul is lost permanently, remove it without cleaning up: kubectl patch csem {name} -n \
                  {namespace} --type=merge -p '{{\"metadata\":{{\"finalizers\":null}}}}'"
             )
         };
@@ -390,8 +391,8 @@ impl<'a> Observed<'a> {
             format!("counts starts in {} s", period.as_secs())
         });
         Some(format!(
-            "{holder} {counts}, and spec.period is {} s: both limits hold only by themselves. It passes when that slot is \
-             free, if nobody uses the other one again",
+            "{holder} {counts}, and spec.period is {} s: each limit applies only among the clients with the same period. \
+             This condition clears when that slot is free and no client uses another period again",
             ours.as_secs()
         ))
     }
@@ -415,7 +416,7 @@ impl<'a> Observed<'a> {
             ),
             Unreadable::Mutex => format!(
                 "Nothing is granted, and the operator does not touch the key. This ends when nobody holds the key and \
-                 it is deleted or unlocked. Or create another ConsulSemaphore with another prefix or with \
+                 it is deleted or unlocked. You can also create another ConsulSemaphore with another prefix, or with \
                  spec.mode Mutex; {scripts}"
             ),
             _ => format!(
@@ -432,9 +433,9 @@ impl<'a> Observed<'a> {
             LimitPolicy::Refuse | LimitPolicy::Follow => {}
             LimitPolicy::Enforce => {
                 return format!(
-                    "Consul's limit is {theirs} and spec.limit is {ours}, which was overwritten each time \
-                     the operator wrote it. Nothing is granted. Find out who writes {theirs}; after a \
-                     change of this spec the operator enforces its limit again"
+                    "Consul's limit is {theirs} and spec.limit is {ours}: another program or cluster overwrites the \
+                     limit each time the operator writes it. No slots are granted. Find out who writes {theirs}, \
+                     and stop this; then change this spec, so that the operator enforces its limit again"
                 );
             }
         }
@@ -554,7 +555,9 @@ fn availability(
         None => (true, Reason::SlotsFree),
     };
     let mut message = if in_force < limit {
-        format!("{held} of the {in_force} slots of this window are held, of {limit} in all")
+        format!(
+            "{held} of the {in_force} slots of this window are held; the semaphore has {limit} slots in total"
+        )
     } else {
         format!("{held} of {limit} slots are held")
     };

@@ -115,8 +115,8 @@ impl SemaphoreController {
             format!("the key {}", prefix.lock_key())
         };
         self.report_left_behind(format!(
-            "deleted without cleaning up in Consul ({why}). What may be left: {keys} and keys of expired sessions \
-             beside it"
+            "deleted without cleaning up in Consul ({why}). The following may be left in Consul: {keys}, and keys of \
+             expired sessions beside it"
         ));
     }
 
@@ -191,9 +191,9 @@ fn why_left_to_others(reading: &Reading) -> Option<String> {
             holder: Some(session),
             ..
         } => Some(format!("session {session} holds it")),
-        Lock::Unreadable(why) => Some(format!("it belongs to another use ({why})")),
+        Lock::Unreadable(why) => Some(format!("it has another use ({why})")),
         Lock::Semaphore { body, .. } => Some(format!(
-            "others use it (slots that are held: {}, sessions that hold or wait: {contenders})",
+            "other clients use it (slots that are held: {}, sessions that hold or wait: {contenders})",
             body.held()
         )),
     }

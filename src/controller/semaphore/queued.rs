@@ -80,7 +80,7 @@ impl<'a> Before<'a> {
             return Why::new(WaitReason::Condition(stop.reason), &*stop.message);
         }
         if facts.refused {
-            let message = "the API server refuses to start it, and it is retried: its events say what was refused";
+            let message = "the API server refuses to start it, and the operator retries: its events say what was refused";
             return Why::new(WaitReason::StartRefused, message);
         }
         if let Some((stance, lacks)) = facts.stance
@@ -109,7 +109,7 @@ impl<'a> Before<'a> {
                 Why::new(WaitReason::Condition(obstacle.reason), &*obstacle.message)
             }
             (None, None) if outlook.unheld => {
-                let message = "free slots go to the running workloads that have lost theirs";
+                let message = "free slots go to the running workloads that have lost their slots";
                 Why::new(WaitReason::Condition(RunningWithoutSlot), message)
             }
             (None, None) => Why::new(WaitReason::Condition(AllSlotsHeld), "no slot is free"),
@@ -128,7 +128,7 @@ fn of_several(stance: Stance, lacks: &[SlotRequest]) -> Option<Why> {
         Stance::Keeps => (WaitReason::SlotsKept, "free slots here are kept for it"),
         Stance::Stopped => (
             WaitReason::OthersStopped,
-            "another of its semaphores grants nothing, and workloads behind it start meanwhile",
+            "another of its semaphores grants no slots, and workloads behind it start meanwhile",
         ),
     };
     let lacks = match lacks {
@@ -149,10 +149,12 @@ fn free_for(slots: u32, left_to_others: bool) -> Why {
     };
     if left_to_others {
         let message =
-            format!("{free}, and left to another cluster or program that has waited longer");
+            format!("{free}, but left to another cluster or program that has waited longer");
         return Why::new(WaitReason::LeftToOthers, message);
     }
-    let message = format!("{free}, and it is about to start. Its events say more if this lasts");
+    let message = format!(
+        "{free}, and the workload is about to start. If this lasts, see the events of the workload"
+    );
     Why::new(WaitReason::Next, message)
 }
 

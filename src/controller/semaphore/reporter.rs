@@ -278,8 +278,8 @@ impl StatusWriter {
         if overwritten && !by_operator {
             tracing::warn!(
                 semaphore = self.title(),
-                "somebody else wrote the status: it is written again. If it was another operator, see that their \
-                 scopes don't overlap"
+                "another client changed the status, so the operator writes it again. If that client is another \
+                 operator, make sure that the scopes of the two operators don't overlap"
             );
         }
         if overwritten || by_operator {

@@ -18,9 +18,9 @@ pub(super) fn short_ttl(ttl: Option<Duration>, lease: Option<Duration>) -> Optio
     let (ttl, lease) = (ttl?, lease?);
     (ttl < lease * 2).then(|| {
         format!(
-            "spec.session.ttl is {} s, under twice the --lease-duration of {} s: if the leader dies, \
+            "spec.session.ttl is {} s, which is less than twice the --lease-duration of {} s: if the leader dies, \
              running Jobs may lose their slots before another replica leads. Set it to {} s or \
-             more, or have the operator run with a shorter lease",
+             more, or run the operator with a shorter --lease-duration",
             ttl.as_secs(),
             lease.as_secs(),
             2 * lease.as_secs()

@@ -579,7 +579,7 @@ impl<'a> Together<'a> {
         }
         let mut finding = self.worst(ConditionType::Ready, "");
         finding.message = format!(
-            "slots are granted and released, but not those of {}",
+            "slots are granted and released, except the slots of {}",
             finding.message
         );
         finding.status = ConditionStatus::True;

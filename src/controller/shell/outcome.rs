@@ -73,7 +73,7 @@ impl Emitter<'_> {
                 tracing::warn!(workload = %workload.name, %semaphore, why = %message, "a grant is too large");
                 let note = format!(
                     "the locks of the semaphores that it asks for are too large to be written in one transaction: \
-                     {message}. It is tried again later; ask for slots of semaphores with fewer holders"
+                     {message}. The operator retries later; ask for slots of semaphores with fewer holders"
                 );
                 self.emit_event(&workload, Reason::Unsatisfiable, note);
             }
@@ -208,7 +208,7 @@ impl Emitter<'_> {
             "cooldown started"
         );
         let note = format!(
-            "done; its slot of {} stays held until {until:.0}, because spec.cooldown was set when it was \
+            "done; its slot of {} stays held until {until:.0}, because spec.cooldown was set when the slot was \
              granted (session {session})",
             self.reference.title()
         );
@@ -220,7 +220,7 @@ impl Emitter<'_> {
         self.trace_loss(&workload.uid, "the slot was lost; the Job continues");
         tracing::warn!(workload = %workload.name, semaphore = %self.reference, "slot lost, the workload continues");
         let note = format!(
-            "lost its slot of {}, or nothing shows that it still holds it, and no other slot is free: \
+            "lost its slot of {}, or the operator can't confirm the slot, and no other slot is free: \
              it continues, because spec.onSlotLost is Continue",
             self.reference.title()
         );
@@ -292,9 +292,9 @@ impl Emitter<'_> {
             ),
             Suspended::Unproved => (
                 "slot no longer proved",
-                "nothing shows that the slot is still held; the Job is suspended",
+                "the operator can't confirm that the slot is still held; the Job is suspended",
                 format!(
-                    "nothing has shown for too long that it still holds its slot of {semaphore}: {then}"
+                    "the operator could not confirm for too long that it still holds its slot of {semaphore}: {then}"
                 ),
             ),
         };
@@ -416,8 +416,8 @@ impl Emitter<'_> {
         for workload in waiting.iter().filter(|workload| waits(&workload.uid)) {
             if self.settings.terminating {
                 let note = format!(
-                    "ConsulSemaphore {name} is being deleted: this {} stays suspended until you create one of \
-                     that name again",
+                    "ConsulSemaphore {name} is being deleted: this {} stays suspended until you create a ConsulSemaphore \
+                     with that name again",
                     workload.kind
                 );
                 self.emit_event(&**workload, Reason::NoSemaphore, note);
@@ -501,8 +501,8 @@ fn waits_for_several(
 fn pods_unknown(semaphore: &str, kind: &KindName, why: &str) -> String {
     format!(
         "the slot of {semaphore} stays held: for 90 seconds the operator could not find out whether pods of this {kind} \
-         are left: {why}. If you have removed its row or switched its kind off, switch it on again until its slots are \
-         released"
+         are left: {why}. If you have removed the row of this kind or switched the kind off, undo this until all its \
+         slots are released"
     )
 }
 
@@ -510,7 +510,7 @@ fn pods_unknown(semaphore: &str, kind: &KindName, why: &str) -> String {
 fn pods_remain(semaphore: &str, kind: &KindName, pods: &[String]) -> String {
     format!(
         "the slot of {semaphore} is kept because pods of this {kind} have not ended: {}. If a node \
-         is lost for good, delete its Node object or force the deletion of the pod",
+         is lost permanently, delete its Node object or force-delete the pod",
         pods.join(", ")
     )
 }
@@ -589,7 +589,7 @@ fn explain(semaphore: &str, why: &Skipped) -> String {
         }
         Skipped::Late(late) => format!(
             "it was created {} s after its scheduled time, which is longer than spec.cooldown of \
-             {semaphore}: another cluster may have done its work already",
+             {semaphore}: another cluster may already have done its work",
             late.as_secs()
         ),
     }
@@ -646,9 +646,9 @@ mod tests {
         assert_eq!(
             note,
             format!(
-                "all slots of db are taken: by prod-eu batch/a (session {}), which is done and whose slot \
-                 cools until 2026-01-01T00:00:10Z; by session {}, which is dead and whose slot rests for \
-                 the lock-delay; by backup on web-1 (session {}); and 2 more",
+                "all slots of db are taken: by prod-eu batch/a (session {}), which is done and whose slot is in its \
+                 cooldown until 2026-01-01T00:00:10Z; by session {}, which is dead and whose slot is blocked until \
+                 the lock-delay is over; by backup on web-1 (session {}); and 2 more",
                 id(1),
                 id(2),
                 id(3)
@@ -663,8 +663,9 @@ mod tests {
             ..taker("x;id>PWNED;#", None)
         }];
         let note = explain("db", &Skipped::Taken { by, others: 0 });
-        let rest = "which is dead and whose slot rests for the lock-delay";
-        let expected = format!("all slots of db are taken: by an entry that is no session, {rest}");
+        let rest = "which is dead and whose slot is blocked until the lock-delay is over";
+        let expected =
+            format!("all slots of db are taken: by an entry that is not a session, {rest}");
         assert_eq!(note, expected);
     }
 

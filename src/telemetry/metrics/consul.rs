@@ -53,16 +53,16 @@ impl ConsulMetrics {
             calls: register.plain("consul_calls", "Calls to Consul, by kind and result"),
             call_duration: register.seconds(
                 "consul_call_duration",
-                "How long calls to Consul took; the kind kv_watch waits for a change",
+                "How long calls to Consul took; calls of the kind kv_watch wait for a change",
                 Family::new_with_constructor(durations as fn() -> Histogram),
             ),
             memory: register.bytes(
                 "consul_memory",
-                "What is kept of what Consul lists; with the limit reached, the namespace that keeps most gets PrefixTooLarge",
+                "Memory used by the data of all prefixes in Consul; when the limit is reached, the namespace that uses most gets PrefixTooLarge",
             ),
             memory_limit: register.bytes(
                 "consul_memory_limit",
-                "Limit of the memory for what Consul lists: --consul-memory",
+                "The limit of the memory for the data of all prefixes in Consul (--consul-memory)",
             ),
             memory_now: OnceLock::new(),
         }

@@ -141,7 +141,7 @@ impl EventCounters {
         Self {
             grants: register.plain(
                 "grants",
-                "Slots granted to Jobs of this cluster: all of a Job that asks for several",
+                "Slots granted to Jobs of this cluster; a Job that asks for several slots counts once for each slot",
             ),
             releases: register.plain("releases", "Slots released by Jobs of this cluster"),
             losses: register.plain("losses", "Slots lost while their Jobs ran"),
@@ -158,12 +158,12 @@ impl CountGauges {
         Self {
             held: register.plain(
                 "held_slots",
-                "Slots held in all clusters and by all programs, or of a keyed semaphore their sum over all keys",
+                "Slots held in all clusters and by all programs; for a keyed semaphore, the sum over all keys",
             ),
             waiting: register.plain("waiting_jobs", "Waiting Jobs of this cluster"),
             idle: register.plain(
                 "idle_slots",
-                "Free slots that waiting Jobs of this cluster could have; not those that wait for slots of other semaphores, too",
+                "Free slots that waiting Jobs of this cluster could get, without the Jobs that also wait for slots of other semaphores",
             ),
             limit: register.plain(
                 "limit_slots",
@@ -187,22 +187,22 @@ impl TimeGauges {
             ),
             window_opens: register.seconds(
                 "window_opens_timestamp",
-                "When the next window opens, in Unix time; absent while one is open, and without windows",
+                "When the next window opens, in Unix time; absent while a window is open, and without windows",
                 Family::default(),
             ),
             longest_wait_since: register.seconds(
                 "longest_wait_since_timestamp",
-                "Since when the Job of this cluster that has waited longest waits, in Unix time; absent while none waits",
+                "When the Job of this cluster that has waited longest began to wait, in Unix time; absent while no Job waits",
                 Family::default(),
             ),
             longest_hold_since: register.seconds(
                 "longest_hold_since_timestamp",
-                "Since when the slot that has been held longest is held, in any cluster and by any program, in Unix time; absent while none is held, or while that is not known",
+                "When the slot that has been held longest, in any cluster and by any program, was granted, in Unix time; absent while no slot is held, or while the time is not known",
                 Family::default(),
             ),
             longest_start_since: register.seconds(
                 "longest_start_since_timestamp",
-                "Time of the oldest grant, among the 20 oldest holders, whose workload has no pod that runs or has run, in Unix time; absent if there is none",
+                "Time of the oldest grant to a workload that has no pod that runs or has run, in Unix time; only the 20 oldest holders count; absent if there is no such workload",
                 Family::default(),
             ),
         }
@@ -261,13 +261,13 @@ impl SemaphoreMetrics {
             events: EventCounters::new(register),
             ends: register.plain(
                 "ended_jobs",
-                "Jobs of this cluster that were ended or deleted because of the slots that they ask for, by the reason of their event",
+                "Jobs of this cluster that the operator ended or deleted because they did not get their slots or had to give them up, by the reason of their event",
             ),
             counts: CountGauges::new(register),
             times: TimeGauges::new(register),
             waits: register.seconds(
                 "wait",
-                "How long Jobs waited for a grant: once for each semaphore that a Job asks for slots of, and each key",
+                "How long Jobs waited for a grant; a Job counts once for each semaphore and key whose slots it asks for",
                 Family::new_with_constructor(waits as fn() -> Histogram),
             ),
             holds: register.seconds(

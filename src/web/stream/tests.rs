@@ -197,7 +197,7 @@ async fn who_may_see_nothing_hears_nothing_of_the_operator() {
         !told.contains("secret-host") && !told.contains("synced"),
         "{told}"
     );
-    assert!(told.contains("not all can be shown now"), "{told}");
+    assert!(told.contains("some data can't be shown now"), "{told}");
     put_in(&picture, "team-a", "db", 1);
     assert_eq!(held(&next(&mut events).await.1), [1]);
     let told = operator(&next(&mut events).await);

@@ -11,7 +11,8 @@ use super::CommonFlags;
 use crate::{exec::SlotsAround, held::SequencerToCheck};
 
 /// The meaning of `held`'s exit code.
-pub(super) const HELD_HELP: &str = "Exit code: 0 the slot is held, 1 it is not, 2 that can't be told. Of several slots: 0 all are, 1 one is not.";
+pub(super) const HELD_HELP: &str = "Exit code: 0 the slot is held, 1 the slot is not held, 2 unknown: stderr says why. \
+                                    With several slots: 0 all are held, 1 at least one is not held.";
 
 /// The slots to ask about.
 #[derive(Args, Debug)]
@@ -24,11 +25,11 @@ pub(crate) struct SequencerFlags {
     #[arg(long, env = "CONSUL_SEMAPHORE_SESSION", value_name = "ID")]
     session: String,
 
-    /// The key's LockIndex at the grant
+    /// The key's LockIndex when the slot was granted
     #[arg(long, env = "CONSUL_SEMAPHORE_LOCK_INDEX", value_name = "NUMBER")]
     lock_index: u64,
 
-    /// All slots that were granted together, as JSON. If the slot above is the first of them, all are checked
+    /// All slots that were granted together, as JSON. All of them are checked if the other flags describe the first one
     #[arg(long, env = "CONSUL_SEMAPHORE_SLOTS", value_name = "JSON", value_parser = slots)]
     slots: Option<SlotList>,
 }
@@ -48,7 +49,7 @@ struct SlotList(Vec<SequencerToCheck>);
 
 fn slots(text: &str) -> Result<SlotList, String> {
     let slots = consul_semaphore::Sequencer::read_list(text)
-        .map_err(|error| format!("it is no list of slots: {error}"))?;
+        .map_err(|error| format!("this is not a list of slots: {error}"))?;
     if slots.len() > usize::try_from(MOST_SLOTS).unwrap_or(usize::MAX) {
         return Err(format!("it lists more than {MOST_SLOTS} slots"));
     }

@@ -17,13 +17,13 @@ use crate::inspect::AnswerFormat;
 /// The meaning of the exit code.
 pub(super) const HELP: &str = "\
 Exit code: 0, or
-    1  release: it is not done, and stderr says why
+    1  release: the slot was not released, and stderr says why
    69  Consul can't be reached, has no leader, is overloaded or fails
-   71  the system refuses: stdout can't be written to
+   71  the operating system can't write to stdout
    77  Consul refuses: the token is unknown or lacks a right
-   78  nobody uses the prefix, there is too much below it, or the settings for
+   78  nobody uses the prefix, too much data is below it, or the settings for
        Consul are wrong
-   79  release of the slots of acquire: they were lost before";
+   79  release: the slots that acquire took had already been lost";
 
 /// What all commands that call Consul need.
 #[derive(Args, Debug)]
@@ -47,7 +47,7 @@ impl CommonFlags {
 /// How the answer is written.
 #[derive(Args, Clone, Copy, Debug)]
 pub(crate) struct OutputFlags {
-    /// The output format, instead of text for people
+    /// The output format [default: text for people]
     #[arg(long, short, value_enum, value_name = "FORMAT")]
     output: Option<Machine>,
 }
@@ -55,7 +55,7 @@ pub(crate) struct OutputFlags {
 /// A format for programs.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Machine {
-    /// JSON; of watch, one object on each line
+    /// JSON; watch prints one object on each line
     Json,
 }
 
@@ -71,7 +71,7 @@ impl OutputFlags {
 
 #[derive(Args, Debug)]
 pub(crate) struct ListFlags {
-    /// Only those at this prefix and below it [default: all that the token may read]
+    /// Only the semaphores at this prefix and below it [default: all that the token may read]
     #[arg(value_name = "PREFIX")]
     pub(crate) below: Option<Prefix>,
 
@@ -97,7 +97,7 @@ pub(crate) struct WatchFlags {
 
 #[derive(Args, Debug)]
 pub(crate) struct ShowFlags {
-    /// Where the semaphore lives in Consul; with a key, <prefix>/<key>
+    /// The semaphore's prefix in Consul; for a keyed semaphore, <prefix>/<key>
     #[arg(value_name = "PREFIX")]
     pub(crate) prefix: Prefix,
 
@@ -110,16 +110,16 @@ pub(crate) struct ShowFlags {
 
 #[derive(Args, Debug)]
 pub(crate) struct ReleaseFlags {
-    /// Where the semaphore lives in Consul; with a key, <prefix>/<key> [default: the slots of `acquire` that the
-    /// environment names]
+    /// The semaphore's prefix in Consul; for a keyed semaphore, <prefix>/<key> [default: the slots of `acquire` that
+    /// the environment names]
     #[arg(value_name = "PREFIX", requires = "session")]
     pub(crate) prefix: Option<Prefix>,
 
-    /// The holder's session, as `show` names it
+    /// The holder's session, as `show` prints it
     #[arg(value_name = "SESSION", value_parser = session)]
     pub(crate) session: Option<String>,
 
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(long, short)]
     pub(crate) yes: bool,
 
@@ -150,7 +150,7 @@ pub(crate) struct CompletionFlags {
 
 #[derive(Debug, Args)]
 pub(crate) struct ManualFlags {
-    /// The folder, which must be there: one page for the program, and one for each command
+    /// An existing folder, which gets one page for the program and one for each command
     #[arg(value_name = "FOLDER")]
     pub(crate) folder: PathBuf,
 }

@@ -21,32 +21,32 @@ use crate::lease::{AcquireSettings, SlotFormat};
 /// What is printed, and the meaning of the exit code.
 pub(super) const ACQUIRE_HELP: &str = "\
 It prints CONSUL_SEMAPHORE_SESSION, CONSUL_SEMAPHORE_LOCK_KEY,
-CONSUL_SEMAPHORE_LOCK_INDEX and CONSUL_SEMAPHORE_FENCING_TOKEN, and of several slots
-CONSUL_SEMAPHORE_SLOTS. In an environment with these, `held`, `renew` and `release`
-know the slots:
+CONSUL_SEMAPHORE_LOCK_INDEX and CONSUL_SEMAPHORE_FENCING_TOKEN, and for several slots
+also CONSUL_SEMAPHORE_SLOTS. `held`, `renew` and `release` read these variables from
+the environment:
   consul-semaphore acquire --prefix shared/db --limit 3 --for 2h >> \"$GITHUB_ENV\"
 or in a shell, where the first line ends a script with `set -e` if there is no slot:
   slot=$(consul-semaphore acquire --prefix shared/db -n 3 --for 2h --output shell)
   eval \"$slot\"
 
-Exit code: 0, or as `exec` has them:
+Exit code: 0, or one of these, which mean the same as for `exec`:
    69  Consul can't be reached, has no leader, is overloaded or fails: with --try,
        or when --wait-for is over
-   71  the system refuses: stdout can't be written to
-   75  --try: no slot is free, or others that were queued before wait, too
+   71  the operating system can't write to stdout
+   75  --try: no slot is free, or other clients are ahead in the queue
    77  Consul refuses: the token is unknown or lacks a right, or the time is too
        short
-   78  Consul has another limit, the key belongs to another use, or the flags are
+   78  Consul has another limit, the key has another use, or the flags are
        wrong
   124  --wait-for is over
-  128 and the signal's number: a signal ended it, and it holds nothing";
+  128 plus the signal's number: a signal ended it, and it holds no slot";
 
 /// The meaning of the exit code of `renew`.
 pub(super) const RENEW_HELP: &str = "\
 Exit code: 0, or
     1  `acquire` did not take the slot
    69  Consul can't be reached, has no leader, is overloaded or fails
-   71  the system refuses: stdout can't be written to
+   71  the operating system can't write to stdout
    77  Consul refuses: the token is unknown or lacks a right
    78  the settings for Consul are wrong
    79  the slot was lost: others may have it";
@@ -56,12 +56,12 @@ pub(crate) struct AcquireFlags {
     #[command(flatten)]
     pub(crate) slots: SlotFlags,
 
-    /// How long the slots stay held, unless they are renewed or released before, 10s to 24h: longer than the steps take.
-    /// Consul may take up to twice that time to free them
+    /// How long the slots stay held unless you renew or release them earlier, 10s to 24h. Choose more time than the
+    /// steps take. Consul may take up to twice this time to free the slots
     #[arg(long = "for", env = "CONSUL_SEMAPHORE_FOR", value_name = "DURATION")]
     time: Seconds<10, 86_400>,
 
-    /// What the slots are for, as others see it
+    /// What the slots are for; `consul-semaphore show` and the operators show this as the holder's name
     #[arg(
         long,
         env = "CONSUL_SEMAPHORE_PURPOSE",
@@ -98,8 +98,7 @@ impl AcquireFlags {
         let request = self.slots.request().map_err(refuse)?;
         if request.semaphores().iter().any(|one| one.period.is_some()) {
             return Err(refuse(
-                "--mode rate: the slot of a rate counts a start and can't be given back, so there is nothing to acquire: use \
-                 exec"
+                "--mode rate: the slot of a rate counts a start and can't be released, so acquire can't take it: use exec"
                     .to_owned(),
             ));
         }

@@ -97,7 +97,7 @@ pub(super) fn reserve(text: &str) -> Result<Reserved, String> {
         .strip_prefix("minPriority=")
         .ok_or_else(|| format!("minPriority is missing: {ALLOWED_RESERVE}"))?;
     let min_priority = priority.parse().map_err(|_error| {
-        format!("minPriority: {priority:?} is no whole number: {ALLOWED_RESERVE}")
+        format!("minPriority: {priority:?} is not a whole number: {ALLOWED_RESERVE}")
     })?;
     let slots = number(slots.trim(), GREATEST_LIMIT);
     Ok(Reserved {
@@ -117,11 +117,13 @@ pub(super) fn restrictions(
 ) -> Result<Restrictions, String> {
     if windows.len() > MOST_WINDOWS {
         let given = windows.len();
-        return Err(format!("give at most {MOST_WINDOWS} windows, not {given}"));
+        return Err(format!("set at most {MOST_WINDOWS} windows, not {given}"));
     }
     if let Some(reserved) = reserved.filter(|reserved| reserved.slots > limit) {
         let slots = reserved.slots;
-        return Err(format!("{slots} slots can't be reserved of {limit}"));
+        return Err(format!(
+            "can't reserve {slots} slots, because the limit is {limit}"
+        ));
     }
     Ok(Restrictions {
         windows: Windows::new(windows, clock::time()),
@@ -155,7 +157,7 @@ mod tests {
         assert_eq!((reserved.slots, reserved.min_priority), (2, -5));
         assert!(restrictions(2, Vec::new(), Some(reserved)).is_ok());
         let said = restrictions(1, Vec::new(), Some(reserved)).unwrap_err();
-        assert_eq!(said, "2 slots can't be reserved of 1");
+        assert_eq!(said, "can't reserve 2 slots, because the limit is 1");
     }
 
     #[test]
@@ -177,11 +179,11 @@ mod tests {
             ("0 22 * * *,duration=1s", "duration: "),
             (
                 "0 22 * * *,duration=1h,duration=2h",
-                "duration is there twice",
+                "duration is named twice",
             ),
             (
                 "0 22 * * *,duration=1h,limit=0",
-                "limit: \"0\" is no number from 1",
+                "limit: \"0\" is not a number from 1",
             ),
             (
                 "0 22 * *,duration=1h",
@@ -200,10 +202,13 @@ mod tests {
         for (text, expected) in [
             ("1", "minPriority is missing: write SLOTS,minPriority=N"),
             ("1,priority=5", "minPriority is missing"),
-            ("1,minPriority=high", "\"high\" is no whole number: write"),
+            (
+                "1,minPriority=high",
+                "\"high\" is not a whole number: write",
+            ),
             (
                 "0,minPriority=1",
-                "\"0\" is no number from 1 to 5000: write",
+                "\"0\" is not a number from 1 to 5000: write",
             ),
         ] {
             let said = reserve(text).unwrap_err();

@@ -152,7 +152,7 @@ pub(super) fn once<T, E: Display>(
     let value = value.map_err(|error| format!("{word}: {error}"))?;
     match known.replace(value) {
         None => Ok(()),
-        Some(_) => Err(format!("{word} is there twice: {allowed}")),
+        Some(_) => Err(format!("{word} is named twice: {allowed}")),
     }
 }
 
@@ -160,7 +160,7 @@ pub(super) fn number(text: &str, most: u32) -> Result<u32, String> {
     u32::from_str(text)
         .ok()
         .filter(|number| (1..=most).contains(number))
-        .ok_or_else(|| format!("{text:?} is no number from 1 to {most}"))
+        .ok_or_else(|| format!("{text:?} is not a number from 1 to {most}"))
 }
 
 fn mode(text: &str) -> Result<ModeFlag, String> {
@@ -233,11 +233,11 @@ mod tests {
             ("window=(0 22 * * *,duration=6h", "put it in brackets"),
             (
                 "reserve=(4,minPriority=1)",
-                "4 slots can't be reserved of 3",
+                "can't reserve 4 slots, because the limit is 3",
             ),
             (
                 "reserve=(1,minPriority=1),reserve=(1,minPriority=1)",
-                "there twice",
+                "named twice",
             ),
         ] {
             let said = parse(&format!("prefix=a,limit=3,{text}")).unwrap_err();
@@ -260,20 +260,23 @@ mod tests {
             ("prefix=a,limit", "\"limit\" has no value"),
             ("prefix=a,limit=1,size=x", "\"size\" is unknown: write"),
             ("prefix=a,limit=1,\u{1b}[31m=x", "\"\\u{1b}[31m\" is"),
-            ("prefix=a,prefix=b,limit=1", "prefix is there twice"),
+            ("prefix=a,prefix=b,limit=1", "prefix is named twice"),
             ("prefix=a//b,limit=1", "prefix: prefix \"a//b\" is"),
-            ("prefix=a,limit=0", "limit: \"0\" is no number from 1"),
+            ("prefix=a,limit=0", "limit: \"0\" is not a number from 1"),
             ("prefix=a,limit=5001", "from 1 to 5000"),
             ("prefix=a,limit=99999999999", "from 1 to 5000"),
-            ("prefix=a,limit=9,slots=0", "slots: \"0\" is no number"),
+            ("prefix=a,limit=9,slots=0", "slots: \"0\" is not a number"),
             ("prefix=a,limit=99,slots=51", "from 1 to 50"),
-            ("prefix=a,limit=1,key=b/c", "key: a key is"),
+            ("prefix=a,limit=1,key=b/c", "key: a key has"),
             (
                 "prefix=a,limit=1,mode=lock",
                 "neither semaphore, mutex nor rate",
             ),
             ("prefix=a,limit=1,mode=rate", "a rate needs a period"),
-            ("prefix=a,limit=1,period=1m", "a period is for mode rate"),
+            (
+                "prefix=a,limit=1,period=1m",
+                "a period is only for mode rate",
+            ),
             ("prefix=a,limit=1,mode=rate,period=13h", "period: "),
             (&long, "longer than 2048 characters: write"),
             (&longest, "prefix and key: prefix"),

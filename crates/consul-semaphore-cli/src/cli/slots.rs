@@ -23,7 +23,7 @@ const DEFAULT_NODE: &str = "consul-semaphore-exec";
 #[derive(Args, Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "they are flags")]
 pub(crate) struct SlotFlags {
-    /// Where the semaphore lives in Consul
+    /// The semaphore's prefix in Consul
     #[arg(
         long,
         env = "CONSUL_SEMAPHORE_PREFIX",
@@ -32,8 +32,8 @@ pub(crate) struct SlotFlags {
     )]
     prefix: Option<Prefix>,
 
-    /// How many slots there are: the same for all who use the prefix. "consul" goes by the limit that the semaphore has
-    /// in Consul, which a ConsulSemaphore or another program has set
+    /// The number of slots; all users of the prefix must set the same number. With "consul", this program uses the
+    /// limit that a ConsulSemaphore or another program has set in Consul
     #[arg(
         long,
         short = 'n',
@@ -44,8 +44,8 @@ pub(crate) struct SlotFlags {
     )]
     limit: Option<LimitFlag>,
 
-    /// How the semaphore is stored in Consul: a mutex has one slot, which `consul lock -n 1` takes. In a rate the limit
-    /// is on how many commands and Jobs start in a period
+    /// How the semaphore is stored in Consul: a mutex has one slot, which `consul lock -n 1` takes. For a rate, the
+    /// limit is how many commands and Jobs may start in a period
     #[arg(
         long,
         env = "CONSUL_SEMAPHORE_MODE",
@@ -55,18 +55,18 @@ pub(crate) struct SlotFlags {
     )]
     mode: ModeFlag,
 
-    /// For mode rate: at most as many commands and Jobs as the limit start in any such time, 1s to 12h. This program
-    /// keeps running for so long after the start, and exits with the command's exit code
+    /// For mode rate: within any period of this length, 1s to 12h, at most --limit commands and Jobs start. This program
+    /// continues to run until the period is over, and exits with the command's exit code
     #[arg(long, env = "CONSUL_SEMAPHORE_PERIOD", value_name = "DURATION")]
     period: Option<Period>,
 
-    /// A separate semaphore below the prefix, as for a Job of a keyed ConsulSemaphore
+    /// Use the semaphore of this key below the prefix, as a Job of a keyed ConsulSemaphore does
     #[arg(long, env = "CONSUL_SEMAPHORE_KEY", value_name = "KEY")]
     key: Option<Key>,
 
     /// Grant slots only while a window is open: "SCHEDULE,duration=DURATION[,timeZone=ZONE][,limit=N]", such as
-    /// "0 22 * * 1,3,duration=6h,timeZone=Europe/Berlin". The schedule is the five fields of cron. Repeat it for several
-    /// windows; in the variable, separate them by semicolons
+    /// "0 22 * * 1,3,duration=6h,timeZone=Europe/Berlin". The schedule has the five fields of cron. Repeat the flag for
+    /// several windows; in the variable, separate the windows by semicolons
     #[arg(
         long = "window",
         env = "CONSUL_SEMAPHORE_WINDOW",
@@ -76,7 +76,7 @@ pub(crate) struct SlotFlags {
     )]
     windows: Vec<WindowSpec>,
 
-    /// Leave the last free slots to the priority N and above: SLOTS,minPriority=N
+    /// Reserve the last free slots for clients with the priority N or higher: SLOTS,minPriority=N
     #[arg(
         long,
         env = "CONSUL_SEMAPHORE_RESERVE",
@@ -85,10 +85,10 @@ pub(crate) struct SlotFlags {
     )]
     reserve: Option<Reserved>,
 
-    /// Instead of the flags above: prefix=PREFIX,limit=N[,slots=N][,key=KEY][,mode=MODE][,period=DURATION]
+    /// One semaphore, instead of the flags above: prefix=PREFIX,limit=N[,slots=N][,key=KEY][,mode=MODE][,period=DURATION]
     /// [,window=(...)][,reserve=(...)].
-    /// Repeat it for slots of several semaphores; all are granted at once, or none. In the variable, separate them by
-    /// semicolons
+    /// Repeat the flag for slots of several semaphores; all slots are granted at once, or none. In the variable, separate
+    /// the semaphores by semicolons
     #[arg(
         long = "semaphore",
         env = "CONSUL_SEMAPHORE_SEMAPHORE",
@@ -99,7 +99,7 @@ pub(crate) struct SlotFlags {
     )]
     semaphores: Vec<holder::SlotsOf>,
 
-    /// Higher goes first
+    /// The priority: a higher priority gets slots first
     #[arg(
         long,
         env = "CONSUL_SEMAPHORE_PRIORITY",
@@ -109,11 +109,12 @@ pub(crate) struct SlotFlags {
     )]
     priority: i32,
 
-    /// Fail with 78 if nobody uses a prefix yet, instead of making a new semaphore: for a prefix that is easily mistyped
+    /// Exit with 78 if nobody uses the prefix yet, instead of creating a new semaphore, for example at a mistyped
+    /// prefix
     #[arg(long)]
     must_exist: bool,
 
-    /// Report only what goes wrong, not waiting and grants
+    /// Print only problems, and not waits and grants
     #[arg(long, short)]
     pub(super) quiet: bool,
 
@@ -121,11 +122,11 @@ pub(crate) struct SlotFlags {
     #[arg(long, env = "CONSUL_SEMAPHORE_WAIT_FOR", value_name = "DURATION")]
     wait_for: Option<Seconds<1, 2_592_000>>,
 
-    /// Do not wait, except for the slot of a dead holder: if a slot is missing, report who holds them and exit with 75
+    /// Do not wait, except for the slot of a dead holder: if a slot is missing, report the holders and exit with 75
     #[arg(long = "try", conflicts_with = "wait_for")]
     once: bool,
 
-    /// How long the slot of a dead holder stays unused before it is granted here, 0s to 60s
+    /// How long to wait before taking the slot of a dead holder, 0s to 60s
     #[arg(
         long,
         env = "CONSUL_SEMAPHORE_LOCK_DELAY",
@@ -134,8 +135,8 @@ pub(crate) struct SlotFlags {
     )]
     lock_delay: Seconds<0, 60>,
 
-    /// Whether slots are granted by priority and age across everyone who waits at the prefix; false: they go to the
-    /// fastest client
+    /// Whether priority and age decide which of the clients that wait at the prefix gets a slot; false: the fastest
+    /// client gets the slot
     #[arg(long, env = "CONSUL_SEMAPHORE_FAIR_ORDER", value_name = "BOOL", default_value_t = true, action = ArgAction::Set)]
     fair_order: bool,
 
@@ -143,9 +144,9 @@ pub(crate) struct SlotFlags {
     #[arg(long, env = "CONSUL_SEMAPHORE_NAME", value_name = "NAME", value_parser = name)]
     name: Option<String>,
 
-    /// The external Consul node that owns the session: the same for everyone who may end each other's commands.
-    /// Required with a token, unless exec uses a local agent [default: of exec with a local agent, the agent's own; else
-    /// consul-semaphore-exec]
+    /// The external Consul node that owns the session. All users of the same node can end each other's commands.
+    /// Required with a token, unless exec uses a local agent [default: the agent's own node if exec uses a local agent,
+    /// else consul-semaphore-exec]
     #[arg(long, env = "CONSUL_SEMAPHORE_NODE", value_name = "NAME", value_parser = name)]
     node: Option<String>,
 }
@@ -163,20 +164,20 @@ fn limit(text: &str) -> Result<LimitFlag, String> {
         return Ok(LimitFlag::Consul);
     }
     let number = semaphore::number(text, semaphore::GREATEST_LIMIT);
-    number
-        .map(LimitFlag::Number)
-        .map_err(|error| format!("{error}: give one, or consul for the limit that is there"))
+    number.map(LimitFlag::Number).map_err(|error| {
+        format!("{error}: use such a number, or consul for the limit that Consul has")
+    })
 }
 
 /// How the semaphore is stored in Consul.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(super) enum ModeFlag {
-    /// A body with a limit and the holders' sessions
+    /// A value with the limit and the holders' sessions
     #[default]
     Semaphore,
     /// A key that the holder's session has locked
     Mutex,
-    /// A body with a limit and the sessions of those that started within the period
+    /// A value with the limit and the sessions of the commands and Jobs that started within the period
     Rate,
 }
 
@@ -188,11 +189,11 @@ impl ModeFlag {
     ) -> Result<(consul_semaphore::Mode, Option<Duration>), String> {
         match (self, period) {
             (Self::Rate, None) => {
-                Err("a rate needs a period: give one from 1s to 12h, such as 1m".to_owned())
+                Err("a rate needs a period: set one from 1s to 12h, such as 1m".to_owned())
             }
-            (Self::Semaphore | Self::Mutex, Some(_)) => {
-                Err("a period is for mode rate: give that mode, or no period".to_owned())
-            }
+            (Self::Semaphore | Self::Mutex, Some(_)) => Err(
+                "a period is only for mode rate: set this mode, or leave the period out".to_owned(),
+            ),
             (Self::Semaphore, None) => Ok((consul_semaphore::Mode::Semaphore, None)),
             (Self::Mutex, None) => Ok((consul_semaphore::Mode::Mutex, None)),
             (Self::Rate, Some(period)) => {
@@ -264,7 +265,7 @@ impl SlotFlags {
         // The command line has both, or neither.
         let request = if let Some((prefix, LimitFlag::Number(limit))) = prefix.clone().zip(*limit) {
             if *mode == ModeFlag::Mutex && limit != 1 {
-                return Err("--mode mutex: give --limit 1, or another mode".to_owned());
+                return Err("--mode mutex: set --limit 1, or use another mode".to_owned());
             }
             let restrictions = restrictions::restrictions(limit, windows.clone(), *reserve);
             let (mode, period) = mode.stored(*period)?;
@@ -303,8 +304,8 @@ impl SlotFlags {
         let agent = is_local && slot_use.node_checks;
         let known = consul.token.is_some() || consul.token_file.is_some() || consul.login.is_some();
         if known && !agent && self.node.is_none() {
-            let problem = "--node: a token that may write a node's sessions can end them all, so name the node of those \
-                           who may end each other's commands, such as exec-team-a, and give that to all of them";
+            let problem = "--node: a token that may write a node's sessions can end all of them. Set --node to the \
+                           same name, such as exec-team-a, for all users who may end each other's commands";
             return Err(Cli::command().error(ErrorKind::ValueValidation, problem));
         }
         let SlotUse {

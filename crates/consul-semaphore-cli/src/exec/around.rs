@@ -29,8 +29,8 @@ impl SlotsAround {
     pub(super) fn warning(&self, prefix: &Prefix) -> Option<String> {
         self.has_slot_of(prefix).then(|| {
             format!(
-                "this command runs in a slot of {prefix} and waits for another one: if all slots are held by commands that \
-                 wait like this, they wait forever. With --reentrant it runs in the slot that it has"
+                "this command runs in a slot of {prefix} and waits for another one: if commands that wait like this \
+                 hold all slots, they wait forever. With --reentrant, the command runs in the slot that it already has"
             )
         })
     }

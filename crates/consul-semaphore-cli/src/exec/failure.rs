@@ -20,7 +20,8 @@ pub(crate) const EXIT_MACHINE: u8 = 71;
 
 /// Advice about a token that Consul does not know.
 pub(crate) const UNKNOWN_TOKEN: &str = ". Consul does not know the token: it was deleted, has expired, or belongs to \
-     another Consul. Use one that this Consul knows: --consul-token-file (CONSUL_HTTP_TOKEN_FILE), or CONSUL_HTTP_TOKEN";
+     another Consul. Set --consul-token-file (CONSUL_HTTP_TOKEN_FILE) or CONSUL_HTTP_TOKEN to a token that this \
+     Consul knows";
 
 /// Reason why a command did not run to its own end. The exit codes are those of sysexits.h, where it has a fitting
 /// one.
@@ -39,14 +40,14 @@ pub(crate) enum ExecFailure {
     },
     /// Consul has no limit for those who go by the one that is there.
     #[error(
-        "--limit consul: nobody uses a semaphore at {0}, so there is no limit to go by: give a number, or use the prefix of \
-         a ConsulSemaphore"
+        "--limit consul: nobody uses a semaphore at {0}, so Consul has no limit: set a number, or use the prefix of a \
+         ConsulSemaphore"
     )]
     NoLimit(Prefix),
     /// The command runs in slots of some of the semaphores that it asks for, and of others it does not.
     #[error(
-        "--reentrant: this command runs in a slot of {has}, and not in enough of {lacks}: let the command around it ask \
-         for all of them"
+        "--reentrant: this command runs in a slot of {has}, but not in enough slots of {lacks}: let the outer command ask \
+         for all of these slots"
     )]
     Partly {
         /// A semaphore in whose slots the command runs.
@@ -55,7 +56,9 @@ pub(crate) enum ExecFailure {
         lacks: Prefix,
     },
     /// Nobody can tell whether the slots are held that the command runs in.
-    #[error("--reentrant: whether the slot that this command runs in is held can't be told: {0}")]
+    #[error(
+        "--reentrant: can't find out whether the slot that this command runs in is still held: {0}"
+    )]
     Unknown(NotTold),
     /// The slot that the command runs in was taken by `acquire`.
     #[error(
@@ -70,7 +73,7 @@ pub(crate) enum ExecFailure {
     #[error("the command was ended because its slot was lost: exit code {0}")]
     Lost(u8),
     /// A signal arrived before a slot was granted.
-    #[error("ended by signal {} before there was a slot", .0.as_raw())]
+    #[error("ended by signal {} before it got a slot", .0.as_raw())]
     Interrupted(Signal),
     /// A problem of this machine occurred.
     #[error("{0}")]
@@ -118,17 +121,17 @@ fn advice(error: &AcquireError) -> String {
     match error {
         AcquireError::Refused(error) => advice_on(error),
         AcquireError::Absent(_) => {
-            ". Correct the prefix. If it is right, leave --must-exist out: unless a ConsulSemaphore keeps it, a \
-             semaphore exists only while it is used"
+            ". Correct the prefix. If it is right, leave --must-exist out: a semaphore without a \
+             ConsulSemaphore exists only while somebody uses it"
                 .to_owned()
         }
         AcquireError::Limit { prefix, theirs, .. } => {
-            format!(". Give the limit {theirs}, or delete {prefix}/.lock once nobody uses it")
+            format!(". Set the limit to {theirs}, or delete {prefix}/.lock once nobody uses it")
         }
         AcquireError::Unusable { why, .. } => match why {
-            Unreadable::Mutex => ". Give the mode mutex, or another prefix",
-            Unreadable::Semaphore => ". Leave the mode mutex out, or give another prefix",
-            _ => ". Give another prefix, or delete the key if nobody needs it",
+            Unreadable::Mutex => ". Use the mode mutex, or another prefix",
+            Unreadable::Semaphore => ". Leave the mode mutex out, or use another prefix",
+            _ => ". Use another prefix, or delete the key if nobody needs it",
         }
         .to_owned(),
         _ => String::new(),
@@ -141,12 +144,12 @@ pub(super) fn advice_on(refusal: &consul::Error) -> String {
         refusal if refusal.is_unknown_token() => UNKNOWN_TOKEN.to_owned(),
         consul::Error::Denied(_) => ". Give the token the rules that docs/exec.md names".to_owned(),
         consul::Error::AnswerTooLarge(_) => {
-            ". Give another prefix, or delete the keys below it that do not belong to a semaphore"
+            ". Use another prefix, or delete the keys below it that do not belong to a semaphore"
                 .to_owned()
         }
         refusal => match refusal.shortest_ttl() {
             Some(shortest) => format!(
-                ". Give a --ttl of at least {}s, the session_ttl_min of this Consul (with acquire, a --for)",
+                ". Set --ttl (for acquire: --for) to at least {}s, the session_ttl_min of this Consul",
                 shortest.as_secs_f64().ceil()
             ),
             None => String::new(),

@@ -21,25 +21,25 @@ pub(crate) enum InspectFailure {
     Config(#[from] consul::ConfigError),
     /// The prefix has no semaphore.
     #[error(
-        "there is no semaphore at {0}: nobody uses this prefix. `consul-semaphore list` shows those that there are"
+        "there is no semaphore at {0}: nobody uses this prefix. `consul-semaphore list` shows all semaphores"
     )]
     Nobody(Prefix),
     /// The slot was not released, for this reason.
     #[error("not released: {0}")]
     NotReleased(String),
     /// The slot was lost before, for this reason.
-    #[error("the slot was lost, and others may have had it meanwhile: {0}")]
+    #[error("the slot was lost, and other clients may have had it meanwhile: {0}")]
     Lost(String),
     /// The session with this id holds a slot that `acquire` did not take.
     #[error(
-        "`acquire` did not take the slot of session {session}: whoever holds it releases it. To take it from its holder, name \
-         its prefix and session: consul-semaphore release PREFIX {session}",
+        "`acquire` did not take the slot of session {session}, so its holder has to release it. To take the slot from its \
+         holder, run: consul-semaphore release PREFIX {session}",
         session = .0.shown()
     )]
     NoLease(SessionId),
     /// The slots that are named were not taken together.
     #[error(
-        "the slots in CONSUL_SEMAPHORE_SLOTS are not those that one `acquire` took: set the variables as it printed them"
+        "the slots in CONSUL_SEMAPHORE_SLOTS do not come from one `acquire`: set the variables as `acquire` printed them"
     )]
     SeveralLeases,
     /// The answer can't be written.
@@ -72,10 +72,10 @@ fn advice(error: &consul::Error) -> &'static str {
         error if error.is_unknown_token() => UNKNOWN_TOKEN,
         consul::Error::Denied(_) => ". Give the token the rules that docs/slots.md names",
         consul::Error::Unreachable { .. } => {
-            ". Is the address right? It is that of --consul-address, or of CONSUL_HTTP_ADDR"
+            ". Check the address in --consul-address or CONSUL_HTTP_ADDR"
         }
         consul::Error::AnswerTooLarge(_) => {
-            " for all keys below the prefix. Give a longer prefix, or delete what does not belong to a semaphore"
+            " for all keys below the prefix. Use a longer prefix, or delete the keys that do not belong to a semaphore"
         }
         _ => "",
     }

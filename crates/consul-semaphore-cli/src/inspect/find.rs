@@ -47,11 +47,13 @@ pub(super) async fn find(
     prefixes.truncate(MOST_LISTED);
     let mut notes: Vec<String> = [
         (!keys.complete)
-            .then(|| "the token may not read some keys, so what is there is not listed".to_owned()),
+            .then(|| "the token may not read some keys, so the list may be incomplete".to_owned()),
         (unusable > 0).then(|| {
-            format!("not listed: {unusable} whose keys have a name that this program does not use")
+            format!(
+                "not listed: {unusable} lock keys whose prefixes are not valid for this program"
+            )
         }),
-        (more > 0).then(|| format!("not listed: {more} more. Give a longer prefix")),
+        (more > 0).then(|| format!("not listed: {more} more. Use a longer prefix")),
     ]
     .into_iter()
     .flatten()
@@ -107,7 +109,9 @@ fn in_words(prefixes: &[Prefix]) -> String {
 /// is read.
 async fn read(client: &Client, prefix: Prefix) -> Result<ReadOutcome, consul::Error> {
     let why = match client.list(&prefix.folder()).await {
-        Err(consul::Error::AnswerTooLarge(_)) => "there is too much below it to see who waits",
+        Err(consul::Error::AnswerTooLarge(_)) => {
+            "too much data is below the prefix to see who waits"
+        }
         Err(consul::Error::Denied(_)) => "the token may not read all keys that show who waits",
         listing => {
             let reading = Reading::found(prefix, listing?);

@@ -64,7 +64,8 @@ pub(crate) async fn release(
         let now = self::role(&read(client, prefix).await?, session)?;
         if !now.is_still(&role) {
             return Err(InspectFailure::NotReleased(
-                "what the session holds has changed while this waited for the answer. Run it again to see what follows now"
+                "what the session holds has changed while the command waited for your answer. Run the command again \
+                 to see what will happen now"
                     .to_owned(),
             ));
         }
@@ -109,7 +110,7 @@ fn role(reading: &Reading, session: &SessionId) -> Result<HolderRole, InspectFai
         return refuse(format!("the session only waits for a slot of {prefix}"));
     }
     refuse(format!(
-        "the session has no slot of {prefix}. `consul-semaphore show {prefix}` shows who has one"
+        "the session has no slot of {prefix}. `consul-semaphore show {prefix}` lists the holders"
     ))
 }
 
@@ -151,7 +152,7 @@ async fn consequences(
     if matches!(role, HolderRole::Dead(_)) {
         return Ok(format!(
             "This releases a slot of {prefix}: it removes the session {id} from {}.\nThe holder is dead: its session \
-             has ended, or no longer locks its contender. What it started may still run.\nThe slot is free at once, \
+             has ended, or no longer locks its contender. The work of the holder may still run.\nThe slot is free at once, \
              without a lock-delay.",
             prefix.lock_key()
         ));
@@ -178,15 +179,16 @@ async fn consequences(
              it at once, run this again."
                 .to_owned()
         }
-        Mode::Mutex => format!("Consul lets nobody lock the key for the session's lock-delay ({}s).", lock_delay.as_secs()),
+        Mode::Mutex => format!("Nobody can lock the key until the session's lock-delay ({}s) is over.", lock_delay.as_secs()),
     };
     let holder = one_line(&proved.title(), seen::LONGEST_TITLE);
     let held = body.as_ref().and_then(|body| body.cools_until).map_or("", |_| {
-        " The slot cools down, or counts a start of a rate: that ends early, unless its operator takes another slot for it."
+        " The slot is in its cooldown, or counts a start of a rate. The release ends this early, unless the holder's \
+         operator takes another slot for the holder."
     });
     Ok(format!(
-        "This releases a slot of {prefix}: it destroys the session {id}, with all else that it has locked.\nThe holder is \
-         {holder}: {}{held}\n{then}",
+        "This releases a slot of {prefix}: it destroys the session {id}, which also frees everything else that the session \
+         has locked.\nThe holder is {holder}: {}{held}\n{then}",
         fate(&proved.kind)
     ))
 }
@@ -195,18 +197,19 @@ async fn consequences(
 fn fate(kind: &str) -> &'static str {
     match kind {
         "Process" => {
-            "`exec` ends the command and exits with 79; with --on-slot-lost continue the command continues, in another \
+            "`exec` ends the command and exits with 79; with --on-slot-lost continue, the command continues, in another \
              slot if one is free."
         }
         "Lease" => {
-            "no process attends to it: the steps that run in it learn of this from `held`, `renew` and `release`."
+            "no process watches this slot: steps that run in it learn of the loss from `held`, `renew` and `release`."
         }
         "Program" | "Unknown" => {
-            "that program decides what it does without its session: `consul lock` ends its command, scripts may continue."
+            "the program itself decides what to do after it has lost its session: `consul lock` ends its command, but \
+             scripts may continue."
         }
         _ => {
             "onSlotLost of its ConsulSemaphore decides whether it gets a slot again, is stopped, or continues without \
-             one; without an operator nothing stops it."
+             a slot; if no operator runs, nothing stops it."
         }
     }
 }

@@ -62,7 +62,10 @@ pub(super) fn show(semaphore: &SeenSemaphore, now: Timestamp) -> Text {
     text.extend(of_holders(holders, now));
     text.heading("WAITING");
     if summary.waiting.is_none() {
-        text.push(Line::of(Tone::Dim, "  who waits for a mutex can't be seen"));
+        text.push(Line::of(
+            Tone::Dim,
+            "  unknown, because Consul does not show who waits for a mutex",
+        ));
     } else {
         text.extend(of_waiters(waiters, now));
     }

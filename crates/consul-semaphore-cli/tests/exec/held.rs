@@ -24,7 +24,7 @@ async fn a_sequencer_is_good_until_the_slot_is_given_back() {
         stage.start(command)
     };
     let said = held(&[]).ends_with(1).await;
-    assert!(said.contains("is not there"), "{said}");
+    assert!(said.contains("does not exist"), "{said}");
     held(&["--consul-address", "127.0.0.1:1"])
         .ends_with(2)
         .await;
@@ -74,7 +74,7 @@ async fn every_part_of_a_sequencer_counts() {
             "is not locked by session",
         ),
         (&key, &session, "2", "has LockIndex 1, not 2"),
-        ("shared/other/key", &session, "1", "is not there"),
+        ("shared/other/key", &session, "1", "does not exist"),
     ] {
         let said = held(key, session, index).ends_with(1).await;
         assert!(said.contains(why), "{said}");

@@ -149,7 +149,7 @@ async fn holders_and_those_who_wait_are_shown() {
     }
     let mutex = told(&stage, "show shared/one").await;
     assert!(
-        mutex.contains("who waits for a mutex can't be seen"),
+        mutex.contains("Consul does not show who waits for a mutex"),
         "{mutex}"
     );
 }
@@ -164,7 +164,7 @@ async fn a_slot_is_taken_from_its_holder_and_from_nobody_else() {
     let waiter = session(&shown["waiters"][0]);
     let nobody = "00000000-0000-4000-8000-000000000000";
     for (arguments, code, words) in [
-        (format!("{PREFIX} {holder}"), 2, "give --yes"),
+        (format!("{PREFIX} {holder}"), 2, "set --yes"),
         (format!("{PREFIX} {waiter} --yes"), 1, "only waits"),
         (format!("{PREFIX} {nobody} --yes"), 1, "has no slot"),
         (format!("shared/none {holder} --yes"), 1, "has no slot"),

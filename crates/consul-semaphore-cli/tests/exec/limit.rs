@@ -39,7 +39,7 @@ async fn who_waits_and_who_holds_goes_by_a_limit_that_is_changed() {
     change_limit(&stage, 3).await;
     stage.noted("third").await;
     waiter
-        .says("the limit of shared/db is 3 in Consul now, and no longer 2")
+        .says("the limit of shared/db in Consul has changed from 2 to 3")
         .await;
     let said = stage.exec("--limit 2", "note never").ends_with(78).await;
     assert!(said.contains("is 3 in Consul, not 2"), "{said}");
@@ -80,7 +80,7 @@ async fn who_goes_by_the_limit_in_consul_needs_none_of_its_own() {
     second.ends_with(0).await;
     let said = stage.exec("--limit most", "note never").ends_with(2).await;
     assert!(
-        said.contains("or consul for the limit that is there"),
+        said.contains("or consul for the limit that Consul has"),
         "{said}"
     );
     assert!(!stage.journal().contains(&"never".to_owned()));

@@ -79,7 +79,7 @@ async fn one_that_may_go_on_does_so_without_a_slot() {
     let before = stage.consul.holders(PREFIX).await;
     let other = stage.consul.usurp(PREFIX, 1, before.first().unwrap()).await;
     running
-        .says("no other one is free: the command continues")
+        .says("no other slot is free: the command continues")
         .await;
     stage.open("end");
     running.ends_with(0).await;

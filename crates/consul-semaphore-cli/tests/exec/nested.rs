@@ -74,7 +74,7 @@ async fn a_reentrant_command_waits_for_no_part_of_what_it_asks_for() {
     );
     let said = stage.exec("", &script).ends_with(78).await;
     assert!(
-        said.contains("in a slot of shared/db, and not in enough of shared/other"),
+        said.contains("in a slot of shared/db, but not in enough slots of shared/other"),
         "{said}"
     );
     stage.is_clean().await;

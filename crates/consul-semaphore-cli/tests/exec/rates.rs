@@ -46,7 +46,7 @@ async fn a_period_and_the_mode_rate_go_together() {
     let stage = Stage::new().await;
     for (flags, said) in [
         ("--mode rate", "a rate needs a period"),
-        ("--period 1m", "a period is for mode rate"),
+        ("--period 1m", "a period is only for mode rate"),
         ("--mode rate --period 13h", "from 1s to 43200s"),
         (
             "--mode rate --period 1m --cooldown 1s",

@@ -91,7 +91,7 @@ async fn a_slot_cools_when_its_command_has_ended() {
     let said = stage.exec("--try", "note never").ends_with(75).await;
     assert!(said.contains("held, by vm-1 sh"), "{said}");
     assert!(
-        said.contains("is done and whose slot cools until"),
+        said.contains("is done and whose slot is in its cooldown until"),
         "{said}"
     );
     // A signal right after the command's end counts as the command's.
@@ -329,7 +329,10 @@ async fn a_ttl_that_consul_refuses_ends_the_wait() {
     let config = json!({ "session_ttl_min": "90s" });
     let stage = Stage::with(Consul::builder().config(config)).await;
     let said = stage.exec("", "note never").ends_with(77).await;
-    assert!(said.contains("Give a --ttl of at least 90s"), "{said}");
+    assert!(
+        said.contains("to at least 90s, the session_ttl_min"),
+        "{said}"
+    );
     stage.exec("--ttl 90s", "note ran").ends_with(0).await;
     assert_eq!(stage.journal(), ["ran"]);
     stage.is_clean().await;

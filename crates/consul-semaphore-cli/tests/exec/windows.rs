@@ -22,12 +22,12 @@ async fn nothing_starts_outside_the_windows() {
     let stage = Stage::new().await;
     let mut waits = in_windows(&stage, "--wait-for 2s", LEAP_DAY, "note never");
     waits
-        .says("waiting for a slot of shared/db: it is outside its windows until 20")
+        .says("waiting for a slot of shared/db: outside its windows until 20")
         .await;
     let mut once = in_windows(&stage, "--try", LEAP_DAY, "note never");
     once.ends_with(75).await;
     let said = once.said();
-    let expected = "no slot of shared/db is free: it is outside its windows until 20";
+    let expected = "no slot of shared/db is free: outside its windows until 20";
     assert!(said.contains(expected), "{said}");
     // Others do not know the windows, and one window is enough.
     stage.exec("", "note other").ends_with(0).await;
@@ -83,7 +83,7 @@ async fn each_of_several_semaphores_has_windows_of_its_own() {
     };
     let waits = stage.start(of(&stage, LEAP_DAY));
     waits
-        .says("waiting for a slot of licenses: it is outside its windows until 20")
+        .says("waiting for a slot of licenses: outside its windows until 20")
         .await;
     stage.start(of(&stage, ALWAYS)).ends_with(0).await;
     assert_eq!(stage.journal(), ["both"]);

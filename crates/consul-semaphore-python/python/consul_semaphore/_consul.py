@@ -65,7 +65,7 @@ class Consul:
         if self._said[0].get("CONSUL_HTTP_TOKEN"):
             raise TypeError(
                 "a Consul with a token can't be pickled, because the token would be legible in that: make it in the"
-                " process that uses it, or give the token by CONSUL_HTTP_TOKEN or token_file"
+                " process that uses it, or set the token in CONSUL_HTTP_TOKEN or token_file"
             )
         return _again, self._said
 

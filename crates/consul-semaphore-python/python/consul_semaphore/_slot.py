@@ -26,7 +26,7 @@ class Sequencer(NamedTuple):
     session: str
     """The session in Consul that holds the slot."""
     lock_index: int
-    """The key's `LockIndex` at the grant."""
+    """The key's `LockIndex` when the slot was granted."""
     fencing_token: int
     """The raft index of the grant."""
 

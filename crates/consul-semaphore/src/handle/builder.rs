@@ -117,12 +117,12 @@ pub enum InvalidSemaphore {
     Request(#[from] InvalidRequest),
     /// No limit was given, so nothing says how many slots the semaphore has.
     #[error(
-        "{0} has no limit: say with limit how many slots it has, the same for all who use the prefix, or with mutex \
-         that it is the lock of `consul lock -n 1`"
+        "{0} has no limit: set limit to the number of slots, which must be the same for all users of the prefix, or use \
+         mutex for the lock of `consul lock -n 1`"
     )]
     NoLimit(Prefix),
     /// The limit is greater than what fits into Consul.
-    #[error("the limit of {prefix} is {limit}: give at most {GREATEST_LIMIT}")]
+    #[error("the limit of {prefix} is {limit}: set at most {GREATEST_LIMIT}")]
     Limit {
         /// The semaphore.
         prefix: Prefix,
@@ -130,7 +130,7 @@ pub enum InvalidSemaphore {
         limit: u32,
     },
     /// The number of slots is zero.
-    #[error("no slots of {0} are asked for: give at least 1 to slots, or leave it out")]
+    #[error("the request is for 0 slots of {0}: set slots to at least 1, or leave slots out")]
     NoSlots(Prefix),
     /// A window never opens, so the semaphore would never grant a slot.
     #[error("a window of {prefix} never opens: {why}")]
@@ -141,10 +141,10 @@ pub enum InvalidSemaphore {
         why: NeverOpens,
     },
     /// The semaphore has too many windows.
-    #[error("{0} has more than {MOST_WINDOWS} windows: write some of them as one schedule")]
+    #[error("{0} has more than {MOST_WINDOWS} windows: combine some of them into one schedule")]
     Windows(Prefix),
     /// A time is not possible.
-    #[error("{what} is {given:?}: give whole seconds, from {least} to {most}")]
+    #[error("{what} is {given:?}: set whole seconds, from {least} to {most}")]
     Time {
         /// The method whose time it is.
         what: &'static str,
@@ -157,8 +157,8 @@ pub enum InvalidSemaphore {
     },
     /// The grace is so long that the work could still run when others have its slot.
     #[error(
-        "grace is {given:?}: the slot outlives the last word of Consul by the TTL of {ttl:?}, and the work must have \
-         ended by then: give {longest:?} at the most, or a longer ttl"
+        "grace is {given:?}: the slot stays held for the TTL of {ttl:?} after the last answer of Consul, and the work must \
+         end within that time: set a grace of at most {longest:?}, or a longer ttl"
     )]
     Grace {
         /// The grace that was given.
@@ -169,28 +169,32 @@ pub enum InvalidSemaphore {
         longest: Duration,
     },
     /// A cooldown was given for a rate, whose slots stay held for its period in any case.
-    #[error("cooldown: the slots of a rate stay held for its period anyway: leave one of them out")]
+    #[error(
+        "cooldown: the slots of a rate stay held for its period anyway, so leave the cooldown or the rate out"
+    )]
     CooldownOfRate,
     /// The text is no name of a node.
     #[error(
-        "the node {0:?}: give 1 to {LONGEST_NODE_NAME} letters, digits, '.', '_' or '-', not only dots"
+        "the node {0:?} is not valid: use 1 to {LONGEST_NODE_NAME} letters, digits, '.', '_' or '-', and not only dots"
     )]
     Node(String),
     /// No node was named although there is a token. Anybody who may end sessions of the node may end this program's.
     #[error(
-        "node: a token that may write a node's sessions can end them all: name the node of those who may end each \
-         other's work, such as \"team-a\", and give the token the rules node \"team-a\" {{ policy = \"write\" }} and \
+        "node: a token that may write a node's sessions can end all of them: name one node for all programs that may end \
+         each other's work, such as \"team-a\", and give the token the rules node \"team-a\" {{ policy = \"write\" }} and \
          session \"team-a\" {{ policy = \"write\" }}"
     )]
     NoNode,
     /// There is no agent whose node could own the sessions.
     #[error(
-        "agent_checks: Consul's address is not on this machine, so it may be that of a server, whose checks say nothing \
-         of this machine: leave it out, or give the address of an agent here"
+        "agent_checks: Consul's address is not on this machine, so it may be the address of a server, whose checks say \
+         nothing about this machine: leave agent_checks out, or use the address of an agent on this machine"
     )]
     NoAgent,
     /// There is no runtime for the tasks.
-    #[error("there is no tokio runtime here: build the semaphore in one, as below #[tokio::main]")]
+    #[error(
+        "there is no tokio runtime here: build the semaphore inside a runtime, for example under #[tokio::main]"
+    )]
     NoRuntime,
 }
 

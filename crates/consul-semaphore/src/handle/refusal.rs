@@ -80,16 +80,16 @@ fn advice(error: &AcquireError, settings: &HolderSettings) -> String {
     match error {
         AcquireError::Refused(error) => advice_on(error, settings),
         AcquireError::Absent(_) => {
-            "Correct the prefix. If it is right, leave must_exist out: unless a ConsulSemaphore keeps it, a semaphore \
-             exists only while it is used"
+            "Correct the prefix. If it is right, leave must_exist out: a semaphore without a ConsulSemaphore \
+             exists only while somebody uses it"
                 .to_owned()
         }
         AcquireError::Limit { prefix, theirs, .. } => {
-            format!("Give the limit {theirs}, or delete {prefix}/.lock once nobody uses it")
+            format!("Set the limit to {theirs}, or delete {prefix}/.lock once nobody uses it")
         }
         AcquireError::Unusable { why, .. } => match why {
-            Unreadable::Mutex => "Build it with mutex, or use another prefix",
-            Unreadable::Semaphore => "Build it with limit, or use another prefix",
+            Unreadable::Mutex => "Build the semaphore with mutex, or use another prefix",
+            Unreadable::Semaphore => "Build the semaphore with limit instead of mutex, or use another prefix",
             _ => "Use another prefix, or delete the key if nobody needs it",
         }
         .to_owned(),
@@ -101,14 +101,14 @@ fn advice(error: &AcquireError, settings: &HolderSettings) -> String {
 pub(super) fn advice_on(refusal: &consul::Error, settings: &HolderSettings) -> String {
     match refusal {
         refusal if refusal.is_unknown_token() => {
-            "Consul does not know the token: it was deleted, has expired, or belongs to another Consul. Use one that \
-             this Consul knows, as in CONSUL_HTTP_TOKEN or CONSUL_HTTP_TOKEN_FILE"
+            "Consul does not know the token: it was deleted, has expired, or belongs to another Consul. Set a token \
+             that this Consul knows, for example in CONSUL_HTTP_TOKEN or CONSUL_HTTP_TOKEN_FILE"
                 .to_owned()
         }
         consul::Error::Denied(_) => format!("Give the token these rules: {}", rules(settings)),
         refusal => match refusal.shortest_ttl() {
             Some(shortest) => format!(
-                "Give a ttl of at least {} s, the session_ttl_min of this Consul",
+                "Set a ttl of at least {} s, the session_ttl_min of this Consul",
                 shortest.as_secs_f64().ceil()
             ),
             None => String::new(),
@@ -173,7 +173,7 @@ mod tests {
             "{told}"
         );
         assert!(
-            told.ends_with("Give the limit 2, or delete locks/db/.lock once nobody uses it"),
+            told.ends_with("Set the limit to 2, or delete locks/db/.lock once nobody uses it"),
             "{told}"
         );
     }

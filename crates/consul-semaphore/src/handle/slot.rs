@@ -75,7 +75,7 @@ impl PendingSlot {
 pub enum ReleaseError {
     /// The slot was lost before its release, so others may have had it while the work ran. Nothing of it is left in
     /// Consul.
-    #[error("{0}: others may have had it before it was released")]
+    #[error("{0}: other clients may have held it before it was released")]
     Lost(Lost),
     /// Consul does not answer, or refuses.
     #[error(transparent)]

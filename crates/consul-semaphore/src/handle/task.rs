@@ -105,7 +105,7 @@ pub(super) async fn run(counted: Counted, wait: bool, within: Option<Duration>, 
 fn report(on_notice: &(dyn Fn(Notice) + Send + Sync), notice: Notice) {
     let reported = catch_unwind(AssertUnwindSafe(|| on_notice(notice)));
     if reported.is_err() {
-        tracing::error!("on_notice has panicked: this notice is lost, and the slot is not");
+        tracing::error!("on_notice has panicked: this notice is lost, but the slot is not");
     }
 }
 

@@ -30,7 +30,7 @@ pub enum AcquireError {
     Absent(Prefix),
     /// Other users of the prefix have a different limit.
     #[error(
-        "the limit of {prefix} is {theirs} in Consul, not {ours}: all who use the prefix must have the same limit"
+        "the limit of {prefix} is {theirs} in Consul, not {ours}: all users of the prefix must have the same limit"
     )]
     Limit {
         /// The prefix.
@@ -238,7 +238,7 @@ impl<'a> SemaphoreView<'a> {
         if let Opening::Closed { until } = self.opening {
             return until.map_or_else(
                 || "none of its windows opens".to_owned(),
-                |until| format!("it is outside its windows until {until:.0}"),
+                |until| format!("outside its windows until {until:.0}"),
             );
         }
         let Some(reading) = self.reading else {
@@ -246,11 +246,11 @@ impl<'a> SemaphoreView<'a> {
         };
         let (limit, holders): (_, Vec<_>) = match reading.lock() {
             Lock::Semaphore { body, .. } if body.room() >= self.room_needed() => {
-                return "others that were queued before wait, too".to_owned();
+                return "other clients are ahead in the queue".to_owned();
             }
             Lock::Semaphore { body, .. } => (body.limit(), body.holders().collect()),
             Lock::Mutex { holder: None, .. } if self.is_in_lock_delay => {
-                return "its lock-delay runs".to_owned();
+                return "its lock-delay is not over yet".to_owned();
             }
             Lock::Mutex { holder, .. } => (1, holder.iter().collect()),
             Lock::Absent { .. } | Lock::Unreadable(_) => {

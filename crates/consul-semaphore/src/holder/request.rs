@@ -62,19 +62,19 @@ pub enum InvalidRequest {
     #[error("ask for at most {MOST_SLOTS} slots in all, not for {0}")]
     Slots(u64),
     /// Two parts of the request name one lock key.
-    #[error("{0} is there twice: name it once, with the number of its slots")]
+    #[error("{0} is named twice: name it once, with the number of its slots")]
     Twice(Prefix),
     /// The limit is 0, and no semaphore has that limit.
-    #[error("the limit of {0} is 0: give at least 1")]
+    #[error("the limit of {0} is 0: set at least 1")]
     NoSlots(Prefix),
     /// The limit of a mutex is not 1, although a mutex has one slot.
-    #[error("{0} is a mutex, which has one slot: give it the limit 1")]
+    #[error("{0} is a mutex, which has one slot: set its limit to 1")]
     Mutex(Prefix),
     /// A mutex has a period, although a mutex is held as long as its holder runs.
-    #[error("{0} is a mutex, which has no period: leave it out, or have a semaphore")]
+    #[error("{0} is a mutex, which has no period: leave the period out, or use a semaphore")]
     MutexPeriod(Prefix),
     /// The request is for more slots than the semaphore has.
-    #[error("{prefix} has {limit} slots: ask for at most as many, not for {slots}")]
+    #[error("{prefix} has {limit} slots: ask for at most {limit}, and not for {slots}")]
     BeyondLimit {
         /// The semaphore.
         prefix: Prefix,
@@ -86,7 +86,7 @@ pub enum InvalidRequest {
     /// The request is for more slots than windows and reserved slots ever leave for the program.
     #[error(
         "{prefix} grants this program at most {most} slots, because of its windows and of the slots that it reserves \
-         for higher priorities: ask for at most as many, not for {slots}"
+         for higher priorities: ask for at most {most}, and not for {slots}"
     )]
     OutOfReach {
         /// The semaphore.

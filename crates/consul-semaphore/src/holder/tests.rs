@@ -186,7 +186,7 @@ async fn a_free_slot_is_taken_for_one_who_comes_after_others() {
     let [Notice::Waiting(missing)] = &told[..] else {
         panic!("{told:?}");
     };
-    assert_eq!(missing.holders, "others that were queued before wait, too");
+    assert_eq!(missing.holders, "other clients are ahead in the queue");
     let why = holder.why_waiting();
     assert!(matches!(why, AcquireError::Taken(_)), "{why:?}");
 }

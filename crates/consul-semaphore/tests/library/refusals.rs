@@ -27,22 +27,25 @@ async fn what_can_not_be_is_refused_with_what_can() {
             at("/db").limit(1),
             r#"prefix "/db" is not valid: it must be segments"#,
         ),
-        (at("db"), "db has no limit: say with limit"),
-        (at("db").limit(0), "the limit of db is 0: give at least 1"),
+        (at("db"), "db has no limit: set limit"),
+        (at("db").limit(0), "the limit of db is 0: set at least 1"),
         (
             at("db").limit(5001),
-            "the limit of db is 5001: give at most 5000",
+            "the limit of db is 5001: set at most 5000",
         ),
         (
             at("db").limit(2).mutex(),
             "db is a mutex, which has one slot",
         ),
-        (at("db").limit(2).slots(0), "no slots of db are asked for"),
+        (
+            at("db").limit(2).slots(0),
+            "the request is for 0 slots of db",
+        ),
         (
             at("db").limit(2).slots(3),
-            "db has 2 slots: ask for at most as many, not for 3",
+            "db has 2 slots: ask for at most 2, and not for 3",
         ),
-        (at("db").limit(2).and("db").limit(2), "db is there twice"),
+        (at("db").limit(2).and("db").limit(2), "db is named twice"),
         (
             at("db").limit(2).reserve(2, 1),
             "db grants this program at most 0 slots",
@@ -53,11 +56,11 @@ async fn what_can_not_be_is_refused_with_what_can() {
         ),
         (
             at("db").limit(1).ttl(second),
-            "ttl is 1s: give whole seconds, from 10 to 86400",
+            "ttl is 1s: set whole seconds, from 10 to 86400",
         ),
         (
             at("db").rate(1, second / 2),
-            "the period of rate is 500ms: give whole seconds, from 1 to",
+            "the period of rate is 500ms: set whole seconds, from 1 to",
         ),
         (
             at("db").rate(1, second).cooldown(second),
@@ -73,11 +76,11 @@ async fn what_can_not_be_is_refused_with_what_can() {
         ),
         (
             at("db").limit(1).grace(second * 30),
-            "give 29s at the most, or a longer ttl",
+            "set a grace of at most 29s, or a longer ttl",
         ),
         (
             at("db").limit(1).node("team/a"),
-            r#"the node "team/a": give 1 to 63 letters"#,
+            r#"the node "team/a" is not valid: use 1 to 63 letters"#,
         ),
     ];
     for (builder, says) in refused {
@@ -142,7 +145,7 @@ async fn another_limit_is_refused_with_both_and_what_to_do() {
     let refused = soon(stage.semaphore(3).acquire()).await.unwrap_err();
     assert_eq!(
         refused.to_string(),
-        "the limit of shared/db is 2 in Consul, not 3: all who use the prefix must have the same limit. Give the limit \
+        "the limit of shared/db is 2 in Consul, not 3: all users of the prefix must have the same limit. Set the limit to \
          2, or delete shared/db/.lock once nobody uses it"
     );
     assert!(matches!(
@@ -185,7 +188,7 @@ async fn a_prefix_that_nobody_uses_is_refused_if_it_must_exist() {
     assert_eq!(
         refused,
         "there is no semaphore at shared/db now: nobody holds a slot there or waits for one. Correct the prefix. If it \
-         is right, leave must_exist out: unless a ConsulSemaphore keeps it, a semaphore exists only while it is used"
+         is right, leave must_exist out: a semaphore without a ConsulSemaphore exists only while somebody uses it"
     );
     let other = slot_of(&stage.semaphore(2)).await;
     let known = stage.builder().limit(2).must_exist().build().unwrap();
@@ -261,7 +264,7 @@ async fn a_ttl_that_consul_refuses_ends_the_wait() {
         "{refused:?}"
     );
     let told = refused.to_string();
-    assert!(told.contains("Give a ttl of at least 90 s"), "{told}");
+    assert!(told.contains("Set a ttl of at least 90 s"), "{told}");
     let longer = stage.builder().limit(1).ttl(Duration::from_secs(90));
     let slot = slot_of(&longer.build().unwrap()).await;
     slot.release().await.unwrap();

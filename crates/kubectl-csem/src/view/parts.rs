@@ -151,7 +151,7 @@ pub(super) fn restrictions(text: &mut Text, semaphore: &ConsulSemaphore, now: Ti
         let available = condition(semaphore, ConditionType::SlotsAvailable);
         let closed = |condition: &Condition| condition.reason == Reason::OutsideWindow.as_str();
         if available.is_some_and(closed) {
-            "closed, and none ever opens".to_owned()
+            "closed, and no window ever opens".to_owned()
         } else {
             "open".to_owned()
         }

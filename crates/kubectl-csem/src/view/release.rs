@@ -105,8 +105,8 @@ fn fate(holder: &SessionOwner) -> String {
              with --on-slot-lost continue the command continues, in another slot if one is free."
         ),
         SessionOwner::Program(name) => format!(
-            "It is held by another program ({name}), which decides what to do without its session: \
-             `consul lock` ends its command, scripts may continue."
+            "It is held by another program ({name}), which itself decides what to do after it has lost its session: \
+             `consul lock` ends its command, but scripts may continue."
         ),
     }
 }
@@ -138,7 +138,7 @@ fn fate_of_one_that_does_not_run(title: &str, phase: Phase) -> String {
     let unguarded = "its pods may still be ending, and would run without a slot";
     let then = match phase {
         Phase::Finished { at_rest: true } => {
-            "is done. If its slot cools, the cooldown ends now".to_owned()
+            "is done. If its slot is in its cooldown, the cooldown ends now".to_owned()
         }
         Phase::Finished { at_rest: false } => format!("is done, but {unguarded}"),
         Phase::Deleting => format!("is being deleted: {unguarded}"),

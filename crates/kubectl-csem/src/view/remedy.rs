@@ -84,7 +84,7 @@ fn remedy(situation: &Situation<'_>) -> Vec<String> {
             "Wait a moment. If it does not start, see its events: kubectl events --for {type_}/{bare} -n {namespace}"
         ),
         "StartRefused" => {
-            "Correct what refuses the start, such as a quota, a policy or a webhook: the operator tries again by itself"
+            "Correct what refuses the start, such as a quota, a policy or a webhook: the operator retries automatically"
                 .to_owned()
         }
         "Paused" => format!("Resume the semaphore: kubectl csem resume {name} -n {namespace}"),
@@ -103,13 +103,15 @@ fn remedy(situation: &Situation<'_>) -> Vec<String> {
             )
         }
         "NoSemaphore" if others.is_empty() => format!(
-            "Create the ConsulSemaphore {name} in the namespace {namespace}, which has none: a {kind} can't use one of \
-             another namespace"
+            "Create the ConsulSemaphore {name} in the namespace {namespace}, which has no ConsulSemaphores: a {kind} \
+             can't use a ConsulSemaphore of another namespace"
         ),
         "NoSemaphore" => {
             return vec![
                 format!("Correct the name: {}. The namespace has {}", annotate("NAME"), some(others)),
-                format!("Or create the ConsulSemaphore {name}: a {kind} can't use one of another namespace"),
+                format!(
+                    "Or create the ConsulSemaphore {name}: a {kind} can't use a ConsulSemaphore of another namespace"
+                ),
             ];
         }
         "InvalidSemaphore" => {
@@ -132,7 +134,7 @@ fn remedy(situation: &Situation<'_>) -> Vec<String> {
                 .to_owned()
         }
         "ConsulUnreachable" | "NoLeader" | "TooManyRequests" | "UnexpectedAnswer" => {
-            "Check Consul and the operator's connection to it: the operator tries again by itself".to_owned()
+            "Check Consul and the operator's connection to it: the operator retries automatically".to_owned()
         }
         "LimitConflict" => format!(
             "Set spec.limit of {name} to Consul's limit, or have all others use yours, or set spec.limitPolicy to \
@@ -174,12 +176,12 @@ fn of_another_kind(situation: &Situation<'_>) -> Option<String> {
 /// Returns what to do about a workload that waits for its turn in the queue.
 fn of_the_queue(reason: &str) -> Option<&'static str> {
     Some(match reason {
-        "AllSlotsHeld" => "Wait: it starts by itself when a holder gives its slot back",
+        "AllSlotsHeld" => "Wait: it starts automatically when a holder gives its slot back",
         "TooFewSlotsFree" => {
-            "Wait: it starts by itself when enough slots are free at once, and nothing overtakes it for long"
+            "Wait: it starts automatically when enough slots are free at once, and nothing overtakes it for long"
         }
         "LeftToOthers" => {
-            "Wait: it starts by itself when the contender that has waited longer has had its turn"
+            "Wait: it starts automatically when the contender that has waited longer has had its turn"
         }
         "PassedOver" => {
             "Wait: after a while free slots are kept for it. kubectl csem show NAME of a semaphore that it waits for says \

@@ -17,7 +17,10 @@ async fn a_job_set_is_asked_about_held_bumped_completed_and_released() {
         said.is(66, &["this cluster has no jobsets.jobset.x-k8s.io"]);
     }
     let said = user.csem(&["why", "cronjob/train"]).await;
-    said.is(2, &["no type of workload", "jobset, pipelinerun, taskrun"]);
+    said.is(
+        2,
+        &["is not a type of workload", "jobset, pipelinerun, taskrun"],
+    );
     Controller::JobSet.define(&bed).await;
     bed.operator().start().await;
 

@@ -214,8 +214,9 @@ impl Read for JobSet<'_> {
 
     fn too_large(&self) -> Option<String> {
         let count = self.templates().count();
-        (count > MOST_JOBS)
-            .then(|| format!("it has {count} replicatedJobs, and can be started with {MOST_JOBS}"))
+        (count > MOST_JOBS).then(|| {
+            format!("it has {count} replicatedJobs, but the operator can start at most {MOST_JOBS}")
+        })
     }
 
     fn shape(&self) -> Shape {

@@ -490,7 +490,7 @@ impl Read for KueueWorkload<'_> {
         let is_elastic = annotations.get(ELASTIC).is_some_and(|it| it == "true");
         is_elastic.then(|| {
             format!(
-                "an elastic Job can't wait for slots: make it again without the annotation {ELASTIC}"
+                "an elastic Job can't wait for slots: create it again without the annotation {ELASTIC}"
             )
         })
     }
@@ -742,7 +742,7 @@ impl AdmissionCheck {
     /// status says so already.
     pub fn active(&self, now: jiff::Timestamp) -> Option<Value> {
         let message = if self.has_parameters {
-            "consul-semaphore-operator answers this check, and ignores its parameters: it knows none"
+            "consul-semaphore-operator answers this check, and ignores its parameters, because it supports none"
         } else {
             "consul-semaphore-operator answers this check"
         };

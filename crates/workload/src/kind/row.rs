@@ -132,8 +132,8 @@ impl TryFrom<CheckFields> for Check {
             (None, Some(path), 1..=MOST_ITEMS, false) => Ok(Self::Field(path, one_of)),
             (None, Some(path), 0, true) => Ok(Self::Present(path)),
             _ => Err(
-                "name either a condition, by letters and digits, or a path without [*] with at least one value in oneOf, or \
-                 with present: true",
+                "set either condition, with letters and digits, or path, without [*] and with at least one value in \
+                 oneOf or with present: true",
             ),
         }
     }
@@ -243,8 +243,8 @@ impl TryFrom<String> for Selector {
             return Ok(Self(text));
         }
         Err(format!(
-            "{:?} is no selector: write label=value, several with commas, with {{name}} or {{uid}} of the workload in a \
-             value, at most 252 bytes",
+            "{:?} is not a selector: write label=value, several pairs joined by commas, at most 252 bytes, with the \
+             workload's {{name}} or {{uid}} in a value",
             shown(&text)
         ))
     }
@@ -331,17 +331,17 @@ impl Row {
             (
                 is_name(plural, "") && plural.to_lowercase() == *plural,
                 "plural",
-                "write small letters and digits, at most 63",
+                "write lower case letters and digits, at most 63",
             ),
             (
                 manager.is_none_or(is_manager),
                 "managedBy",
-                "name one field, and a controller by letters, digits, dots, hyphens and slashes, at most 63",
+                "name one field, and a controller with at most 63 letters, digits, dots, hyphens and slashes",
             ),
             (
                 needs.as_ref().is_none_or(|needs| is_name(needs, " .-")),
                 "needs",
-                "write a version by letters, digits, spaces, dots and hyphens, at most 63",
+                "write a version with at most 63 letters, digits, spaces, dots and hyphens",
             ),
             (
                 requires.len() <= MOST_ITEMS && requires.iter().all(|one| !one.path.has_each()),
@@ -429,7 +429,7 @@ impl Life {
             (
                 hold.started.as_ref() != Some(&hold.held),
                 "life.hold.started",
-                "name another value than held",
+                "set a value other than held",
             ),
             (
                 some.contains(&suspended.len()),
@@ -444,7 +444,7 @@ impl Life {
             (
                 failed.as_ref().is_none_or(Failed::is_sound),
                 "life.failed",
-                "name a condition by letters and digits, or 1 to 16 fields of the status without [*]",
+                "name a condition with letters and digits, or 1 to 16 fields of the status without [*]",
             ),
         ])
     }
@@ -481,12 +481,12 @@ impl Pods {
             (
                 !metadata.is_empty() || !labels.is_empty(),
                 "pods",
-                "name its metadata or labels: by these its pods are found",
+                "name its metadata or labels: the operator finds its pods by them",
             ),
             (
                 !metadata.is_empty() || jobs_with_holder.is_empty(),
                 "pods.jobsWithHolder",
-                "name pods.metadata, too: without that no pod gets the holder label",
+                "name pods.metadata, too: without it, no pod gets the holder label",
             ),
             (
                 lists.into_iter().all(|items| items <= MOST_ITEMS),

@@ -101,17 +101,17 @@ impl Workflow<'_> {
         let locks = specs().any(|spec| spec.synchronization.is_some());
         let deadline = specs().any(|spec| spec.active_deadline_seconds.is_some());
         let locks = locks.then_some(
-            "it holds the locks of its spec.synchronization, and can block others forever that have a slot and wait for \
+            "it holds the locks of its spec.synchronization, and can forever block Workflows that have a slot and wait for \
              such a lock: remove spec.synchronization, or move it to a template",
         );
         let deadline = deadline.then_some(
-            "its spec.activeDeadlineSeconds runs, and it fails when that is over: remove it, or set activeDeadlineSeconds \
-             of its templates",
+            "the time of its spec.activeDeadlineSeconds runs, and the Workflow fails when this time is over: remove the \
+             field, or set activeDeadlineSeconds of its templates",
         );
         let effects: Vec<&str> = locks.into_iter().chain(deadline).collect();
         (!effects.is_empty()).then(|| {
             let effects = effects.join("; ");
-            format!("to Argo, a Workflow that waits for a slot is running. While this one waits, {effects}")
+            format!("Argo treats a Workflow that waits for a slot as running. While this one waits, {effects}")
         })
     }
 }

@@ -628,7 +628,7 @@ pods:
         ("kind: Run", "kind: 'Run:a'", "kind: write letters"),
         ("plural: runs", "plural: runs/status", "plural: write"),
         ("example.com/v1", "v1", "apiVersion: write group/version"),
-        ("spec.suspend", "spec..suspend", "is no path"),
+        ("spec.suspend", "spec..suspend", "is not a path"),
         (
             "path: spec.suspend",
             "path: 'spec.a[*].b'",
@@ -642,7 +642,7 @@ pods:
         (
             "{ condition: Suspended }",
             "{ condition: S, path: status.a }",
-            "either a condition",
+            "set either condition",
         ),
         ("oneOf: [Done]", "oneOf: []", "at least one value"),
         (
@@ -664,12 +664,12 @@ pods:
         (
             "pods:\n",
             "pods:\n  labels: ['a=b']\n",
-            "with {name} or {uid}",
+            "with the workload's {name} or {uid}",
         ),
         (
             "pods:\n",
             "pods:\n  labels: ['a in ({name})']\n",
-            "is no selector",
+            "is not a selector",
         ),
         (
             "pods:\n",

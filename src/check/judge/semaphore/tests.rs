@@ -180,7 +180,7 @@ fn windows_say_when_they_open_and_which_never_do() {
         .lock(&[LIVE])
         .contender(LIVE)
         .spec("windows", json!([window("* * * * *", 1)]));
-    few.assert("windows", Outcome::Ok, &["one is open, for 1 slots"]);
+    few.assert("windows", Outcome::Ok, &["a window is open, for 1 slots"]);
     let words = ["no slot is free for it: 1 of 2 may be held", LIVE];
     few.assert("first: a", Outcome::Ok, &words);
 }
@@ -190,7 +190,7 @@ fn reserved_slots_that_leave_nothing_are_reported() {
     let mut all = Facts::new();
     all.spec("reserved", json!({ "slots": 2, "minPriority": 10 }));
     let words = [
-        "leaves no slot for Jobs of a priority below 10",
+        "leaves no slot for Jobs with a priority below 10",
         "fewer than 2",
     ];
     all.assert("reserved", Outcome::Warning, &words);
@@ -200,13 +200,13 @@ fn reserved_slots_that_leave_nothing_are_reported() {
         .contender(LIVE)
         .spec("reserved", json!({ "slots": 1, "minPriority": 10 }));
     one.assert("reserved", Outcome::Ok, &["the last 1 slots"]);
-    one.assert("first: a", Outcome::Ok, &["1 of 2 may be held", LIVE]);
+    one.assert("first: a", Outcome::Ok, &["1 of 2 slots to be held", LIVE]);
     one.jobs.clear();
     one.job("urgent", json!({ "consul-semaphore.io/priority": "10" }));
     one.assert(
         "first: urgent",
         Outcome::Warning,
-        &["a slot is free and it is next"],
+        &["a slot is free and this Job is next"],
     );
 }
 
@@ -283,7 +283,7 @@ fn what_is_no_session_takes_a_slot_and_is_not_repeated() {
     facts.assert("dead holders", Outcome::Warning, &words);
     let words = [
         "no slot is free",
-        "an entry that is no session, which is dead",
+        "an entry that is not a session, which is dead",
     ];
     facts.assert("first: a", Outcome::Ok, &words);
 }
@@ -297,7 +297,7 @@ fn the_report_says_whose_turn_it_is() {
     facts.assert(
         "first: first",
         Outcome::Warning,
-        &["it is next", "if it stays so"],
+        &["this Job is next", "if this lasts"],
     );
     facts.lock(&["s1"]).contender("s1").contender("s2");
     facts.assert(
@@ -308,7 +308,7 @@ fn the_report_says_whose_turn_it_is() {
     facts.assert(
         "first: first",
         Outcome::Ok,
-        &["1 of other clusters or programs wait", "come first"],
+        &["other clusters or programs wait (1)", "come first"],
     );
 }
 
@@ -330,7 +330,7 @@ fn a_contender_of_ours_is_not_one_of_others() {
         !lines.iter().any(|line| line.what == "contenders of others"),
         "{lines:#?}"
     );
-    facts.assert("first: a", Outcome::Warning, &["it is next"]);
+    facts.assert("first: a", Outcome::Warning, &["this Job is next"]);
 }
 
 /// It may be the first Job's own.
@@ -398,7 +398,7 @@ fn each_key_has_a_line_of_its_own() {
     let prefix = "semaphores/batch/db/x";
     facts.lock_of(prefix, 2, &["s1", "s2"]);
     facts.assert("x: first: a", Outcome::Ok, &["no slot is free"]);
-    facts.assert("y: first: b", Outcome::Warning, &["it is next"]);
+    facts.assert("y: first: b", Outcome::Warning, &["this Job is next"]);
     facts.assert(
         "Job not queued",
         Outcome::Warning,
@@ -416,7 +416,7 @@ fn a_mutex_is_held_by_who_has_locked_it() {
     facts.spec("mode", "Mutex".into()).spec("limit", 1.into());
     facts.job("a", json!({})).entries.clear();
     facts.assert("lock", Outcome::Ok, &["the mutex", "is free"]);
-    facts.assert("first: a", Outcome::Warning, &["it is next"]);
+    facts.assert("first: a", Outcome::Warning, &["this Job is next"]);
     facts.entry("semaphores/batch/db/.lock", Some(LIVE), "");
     facts.entries[0].flags = 0x2ddc_cbc0_58a5_0c18;
     let held = format!("held by session {LIVE}");

@@ -103,7 +103,7 @@ fn the_first_waits_for_a_slot_and_the_others_for_those_before_them() {
 #[test]
 fn as_many_are_next_as_slots_are_free() {
     let reported = why_by_slots(slots(1, 3), &[one("a"), one("b"), one("c")]);
-    assert!(reported[0].starts_with("Next: a slot is free, and it is about to start"));
+    assert!(reported[0].starts_with("Next: a slot is free, and the workload is about to start"));
     assert_eq!(reported[0], reported[1]);
     assert_eq!(reported[2], "Behind: behind b");
 }
@@ -116,7 +116,7 @@ fn a_free_slot_may_be_left_to_others() {
     };
     let reported = why_by_slots(left, &[one("a"), one("b")]);
     assert!(reported[0].starts_with("Next: "), "{reported:?}");
-    assert!(reported[1].starts_with("LeftToOthers: a slot is free, and left to another cluster"));
+    assert!(reported[1].starts_with("LeftToOthers: a slot is free, but left to another cluster"));
 }
 
 #[test]
@@ -126,7 +126,7 @@ fn one_that_asks_for_several_slots_is_told_how_many_are_missing() {
         ..one("a")
     };
     let of = |held| why_by_slots(slots(held, 3), &[two, one("b")]);
-    assert!(of(0)[0].starts_with("Next: 2 slots are free, and it is about to start"));
+    assert!(of(0)[0].starts_with("Next: 2 slots are free, and the workload is about to start"));
     assert!(of(0)[1].starts_with("Next: a slot is free"));
     for (held, missing) in [(2, 1), (3, 2)] {
         let expected = [

@@ -129,7 +129,7 @@ fn what_stops_one_key_stops_no_other() {
         (some.status, some.reason),
         (ConditionStatus::True, Reason::LimitConflict)
     );
-    let expected = "slots are granted and released, but not those of key b and 1 more: why";
+    let expected = "slots are granted and released, except the slots of key b and 1 more: why";
     assert_eq!(some.message, expected);
 
     for key in ["a", "d"] {

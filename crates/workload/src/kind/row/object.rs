@@ -217,7 +217,7 @@ impl Read for RowObject<'_> {
         let templates: usize = self.templates().map(|templates| templates.len()).sum();
         (templates >= MOST_ITEMS).then(|| {
             let most = MOST_ITEMS - 1;
-            format!("it has more pod templates than the {most} with which it can be started")
+            format!("it has more than {most} pod templates, so the operator can't start it")
         })
     }
 

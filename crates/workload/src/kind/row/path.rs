@@ -37,7 +37,7 @@ impl TryFrom<String> for Path {
     fn try_from(text: String) -> Result<Self, String> {
         Self::read(&text).ok_or_else(|| {
             format!(
-                "{:?} is no path: write fields of spec or status with dots, as in spec.suspend, and at most one [*] for each \
+                "{:?} is not a path: write fields of spec or status with dots, as in spec.suspend, and at most one [*] for each \
                  item of a list, at most {MOST_PATH_BYTES} bytes",
                 super::shown(&text)
             )

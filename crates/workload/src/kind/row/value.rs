@@ -30,7 +30,7 @@ impl TryFrom<Json> for Scalar {
             Json::Number(it) => it
                 .as_i64()
                 .map(Self::Number)
-                .ok_or_else(|| format!("{it} is no whole number")),
+                .ok_or_else(|| format!("{it} is not a whole number")),
             Json::String(it) => it.try_into().map(Self::Text),
             Json::Null | Json::Array(_) | Json::Object(_) => {
                 Err("this can't be a value: write true, false, a whole number or a text".to_owned())
@@ -122,7 +122,9 @@ impl TryFrom<Json> for Value {
         let read = fields.into_iter().map(|(name, value)| {
             if !is_field(&name) {
                 let name = super::shown(&name);
-                return Err(format!("{name:?} is no field: use letters, digits and _"));
+                return Err(format!(
+                    "{name:?} is not a field: use letters, digits and _"
+                ));
             }
             Ok((name.try_into()?, value.try_into()?))
         });
