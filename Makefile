@@ -44,10 +44,8 @@ servers:
 servers-workloads:
 	@crates/testbed/servers/build $(or $(CONTROLLERS),workloads)
 
-# First the lanes that use the whole processor, and then those that leave some of it to each other. A failure in the
-# first part does not keep the second from being run.
 test: servers
-	@failed=0; tests/run journeys outages || failed=1; tests/run rest waits units crash || failed=1; exit $$failed
+	@tests/run
 
 # Other workloads than Jobs, each with its real controller and the webhooks of that.
 test-workloads: servers servers-workloads
