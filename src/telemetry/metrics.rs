@@ -74,16 +74,19 @@ pub enum JobEnd {
     WaitTimedOut,
     /// The Job failed while it waited, because a newer one waits for the same slots.
     Superseded,
+    /// The Job failed when it came, because as many Jobs waited as may.
+    QueueFull,
     /// The Job was ended while it ran, because a newer one replaces it.
     Replaced,
 }
 
 impl JobEnd {
-    const ALL: [Self; 5] = [
+    const ALL: [Self; 6] = [
         Self::Skipped,
         Self::Contended,
         Self::WaitTimedOut,
         Self::Superseded,
+        Self::QueueFull,
         Self::Replaced,
     ];
 }

@@ -188,6 +188,13 @@ pub struct ConsulSemaphoreSpec {
         .message("replaceAfter must be whole hours, minutes and seconds from 0s to 720h, such as 10m"))]
     pub replace_after: ReplaceAfter,
 
+    /// How many Jobs of this cluster may wait for the semaphore, and for each key of a keyed one, from 1 to 100000. A
+    /// Job that joins the queue when that many wait fails at once. Jobs that can start at once don't count. If you
+    /// lower the number, the Jobs that joined the queue last fail. The default is any number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 100_000))]
+    pub max_waiting: Option<i32>,
+
     /// Where the semaphore is in Consul's key-value store. All who use the same prefix share its slots.
     /// Segments of letters, digits, '.', '_' and '-' joined by '/'; no segment is '.lock' or has only
     /// dots. The default is `semaphores/<namespace>/<name>`. By default a namespace may use prefixes below

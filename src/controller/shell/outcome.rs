@@ -310,6 +310,7 @@ impl Emitter<'_> {
             Failed::Contended(_) => JobEnd::Contended,
             Failed::TimedOut { .. } | Failed::Unqueued { .. } => JobEnd::WaitTimedOut,
             Failed::Superseded { .. } => JobEnd::Superseded,
+            Failed::QueueFull { .. } => JobEnd::QueueFull,
         });
         why
     }
@@ -555,6 +556,12 @@ pub(in crate::controller) fn explain_failure(
         Failed::Superseded { by } => {
             let note = format!("{ended}, because the newer {by} waits for the same slots");
             (Reason::Superseded, note)
+        }
+        Failed::QueueFull { max_waiting } => {
+            let note = format!(
+                "{ended}, because {max_waiting} waited for {semaphore} already, which is spec.maxWaiting. Create it again when fewer wait, or raise spec.maxWaiting"
+            );
+            (Reason::QueueFull, note)
         }
     }
 }
