@@ -301,7 +301,7 @@ fn warn_of_exposures(consul: &consul::Config) -> Option<Exposure> {
 fn counted_budget(bytes: usize, metrics: &Metrics) -> Budget {
     let budget = Budget::new(bytes);
     let counted = budget.clone();
-    metrics.count_consul_memory(bytes, move || counted.kept());
+    metrics.consul().count_memory(bytes, move || counted.kept());
     budget
 }
 
@@ -444,7 +444,7 @@ impl LeaderTask {
         });
         let worked = watches::run(context, begun, stop).await;
         if !term.lasts() {
-            self.shared.metrics.forget_all();
+            self.shared.metrics.semaphores().forget_all();
         }
         worked
     }
@@ -493,7 +493,7 @@ struct Calls(Metrics);
 
 impl Observer for Calls {
     fn call(&self, kind: &'static str, result: &'static str, took: Duration) {
-        self.0.consul_call(kind, result, took);
+        self.0.consul().called(kind, result, took);
     }
 }
 

@@ -9,7 +9,9 @@ mod traces;
 
 pub use build::{COMMIT, CONSUL, KUBERNETES, VERSION, version};
 pub use health::{Health, Part};
-pub use metrics::{JobEnd, Metrics, SemaphoreLabels, SemaphoreTimes};
+pub use metrics::{
+    ConsulMetrics, JobEnd, Metrics, SemaphoreLabels, SemaphoreMetrics, SemaphoreTimes,
+};
 pub use traces::{Span, SpanRef, Traces};
 
 /// The handles that the controller reports through. Clones share one state.

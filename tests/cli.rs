@@ -516,7 +516,7 @@ async fn it_is_ready_when_all_parts_are() {
 async fn it_shows_its_metrics() {
     let telemetry = Telemetry::default();
     let address = serve(&telemetry).await;
-    telemetry.metrics.sessions(3);
+    telemetry.metrics.consul().set_sessions(3);
     let (status, page) = get(address, "/metrics").await;
     assert_eq!(status, 200);
     assert_says(

@@ -597,8 +597,8 @@ impl SemaphoreController {
         };
         index.note_blocked(&self.reference, semaphore.blocked());
         let held_and_limit = totals.limit.map(|limit| (totals.held, limit));
-        let metrics = &self.context.shared.metrics;
-        metrics.semaphore(&self.labels, totals.waiting, totals.idle, held_and_limit);
+        let metrics = self.context.shared.metrics.semaphores();
+        metrics.set_counts(&self.labels, totals.waiting, totals.idle, held_and_limit);
         let expected = status
             .queue
             .iter()
@@ -619,7 +619,7 @@ impl SemaphoreController {
             longest_hold_since: held_since.map(|since| since.0).min(),
             longest_start_since: starting.map(|since| since.0).min(),
         };
-        metrics.times(&self.labels, times);
+        metrics.set_times(&self.labels, times);
         let findings = if keys.len() == 0 {
             self.findings_without_keys(semaphore)
         } else {

@@ -285,7 +285,7 @@ impl SessionManager {
     fn note_session(&self, id: &SessionId, life: KnownLife) {
         let mut tracked = self.tracked();
         tracked.entry(id.clone()).or_default().push(life);
-        self.0.metrics.sessions(tracked.len());
+        self.0.metrics.consul().set_sessions(tracked.len());
     }
 
     fn forget_session(&self, id: &SessionId, life: &KnownLife) {
@@ -296,7 +296,7 @@ impl SessionManager {
                 tracked.remove(id);
             }
         }
-        self.0.metrics.sessions(tracked.len());
+        self.0.metrics.consul().set_sessions(tracked.len());
     }
 
     fn tracked(&self) -> MutexGuard<'_, Tracked> {

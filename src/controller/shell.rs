@@ -266,7 +266,11 @@ impl Shell {
         }
         self.reports.forget(semaphore);
         if let Some(gone) = self.semaphores.remove(semaphore) {
-            self.context.shared.metrics.forget(gone.labels());
+            self.context
+                .shared
+                .metrics
+                .semaphores()
+                .forget(gone.labels());
         }
     }
 

@@ -35,7 +35,7 @@ struct ReportedLeadership {
 
 impl<F: Fn(&Standing)> Board<F> {
     pub(super) fn new(identity: String, telemetry: &Telemetry, on: F) -> Self {
-        telemetry.metrics.leader(false);
+        telemetry.metrics.set_leader(false);
         Self {
             identity,
             part: telemetry.health.part("leader election"),
@@ -50,7 +50,7 @@ impl<F: Fn(&Standing)> Board<F> {
 
     /// Reports that this replica leads without an election.
     pub(super) fn works_alone(&self) {
-        self.metrics.leader(true);
+        self.metrics.set_leader(true);
         self.part.ready_and("off");
         (self.on)(&Standing::Leading);
     }
@@ -69,7 +69,7 @@ impl<F: Fn(&Standing)> Board<F> {
 
     /// Reports that this replica ends.
     pub(super) fn ends(&self) {
-        self.metrics.leader(false);
+        self.metrics.set_leader(false);
     }
 
     /// Reports that this replica stands by, and who the leader is, if there is one.
@@ -108,7 +108,7 @@ impl<F: Fn(&Standing)> Board<F> {
 
     fn set(&self, standing: Standing) {
         let leads = standing == Standing::Leading;
-        self.metrics.leader(leads);
+        self.metrics.set_leader(leads);
         self.part.ready_and(match &standing {
             Standing::Leading => format!("{} (this replica) leads", self.identity),
             Standing::Standby {

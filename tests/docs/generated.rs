@@ -320,9 +320,9 @@ fn metrics() -> String {
     let metrics = Metrics::new();
     let db = SemaphoreLabels::new("batch", "db");
     metrics.pass(Duration::ZERO, Err("Conflict"));
-    metrics.semaphore(&db, 1, 0, Some((1, 1)));
-    metrics.ready(&db, true, "Reconciled");
-    metrics.granted(&db, 1, Duration::ZERO);
+    metrics.semaphores().set_counts(&db, 1, 0, Some((1, 1)));
+    metrics.semaphores().set_ready(&db, true, "Reconciled");
+    metrics.semaphores().granted(&db, 1, Duration::ZERO);
     let time = Some(jiff::Timestamp::UNIX_EPOCH);
     let times = SemaphoreTimes {
         next_start: time,
@@ -331,15 +331,15 @@ fn metrics() -> String {
         longest_hold_since: time,
         longest_start_since: time,
     };
-    metrics.times(&db, times);
+    metrics.semaphores().set_times(&db, times);
     metrics.started("Job");
-    metrics.released(&db, Some(Duration::ZERO));
-    metrics.ended(&db, JobEnd::Skipped);
-    metrics.lost(&db);
-    metrics.consul_call("txn", "ok", Duration::ZERO);
+    metrics.semaphores().released(&db, Some(Duration::ZERO));
+    metrics.semaphores().ended(&db, JobEnd::Skipped);
+    metrics.semaphores().lost(&db);
+    metrics.consul().called("txn", "ok", Duration::ZERO);
     metrics.watch_failed("jobs");
     metrics.count_spans();
-    metrics.count_consul_memory(1, || 1);
+    metrics.consul().count_memory(1, || 1);
     metrics.encode()
 }
 

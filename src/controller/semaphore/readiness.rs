@@ -52,7 +52,7 @@ impl SemaphoreController {
             return;
         };
         let (status, reason) = (ready.status, ready.reason);
-        self.context.shared.metrics.ready(
+        self.context.shared.metrics.semaphores().set_ready(
             &self.labels,
             status == ConditionStatus::True,
             reason.as_str(),

@@ -128,10 +128,11 @@ impl Emitter<'_> {
             self.context
                 .shared
                 .metrics
+                .semaphores()
                 .granted(self.labels, slots, waited);
         } else {
             if lost {
-                self.context.shared.metrics.lost(self.labels);
+                self.context.shared.metrics.semaphores().lost(self.labels);
                 self.trace_loss(&workload.uid, "the slot was lost; the Job has another one");
             }
             let note = format!(
@@ -172,7 +173,11 @@ impl Emitter<'_> {
         // The clock may have been set back since then.
         let held = granted
             .map(|granted| Duration::try_from(now.duration_since(granted)).unwrap_or_default());
-        self.context.shared.metrics.released(self.labels, held);
+        self.context
+            .shared
+            .metrics
+            .semaphores()
+            .released(self.labels, held);
         let note = format!(
             "released its slot of {} (session {session})",
             self.reference.title()
@@ -211,7 +216,7 @@ impl Emitter<'_> {
     }
 
     fn emit_keeps_running(&self, workload: &Target) {
-        self.context.shared.metrics.lost(self.labels);
+        self.context.shared.metrics.semaphores().lost(self.labels);
         self.trace_loss(&workload.uid, "the slot was lost; the Job continues");
         tracing::warn!(workload = %workload.name, semaphore = %self.reference, "slot lost, the workload continues");
         let note = format!(
@@ -230,7 +235,7 @@ impl Emitter<'_> {
                 (Reason::SlotGranted, self.started_in(start))
             }
             Write::Suspend(suspend) => {
-                self.context.shared.metrics.lost(self.labels);
+                self.context.shared.metrics.semaphores().lost(self.labels);
                 let then = "suspended, first in the queue";
                 (Reason::SlotLost, self.emit_suspension(suspend, then))
             }
@@ -252,7 +257,7 @@ impl Emitter<'_> {
                     (Reason::Replaced, note)
                 }
                 plan::Ended::Lost(suspend) => {
-                    self.context.shared.metrics.lost(self.labels);
+                    self.context.shared.metrics.semaphores().lost(self.labels);
                     let then = "ended, because it can't be suspended while it runs";
                     (Reason::SlotLost, self.emit_suspension(suspend, then))
                 }
@@ -317,7 +322,11 @@ impl Emitter<'_> {
 
     /// Counts a workload that was ended because of the slots that it asks for.
     fn count(&self, how: JobEnd) {
-        self.context.shared.metrics.ended(self.labels, how);
+        self.context
+            .shared
+            .metrics
+            .semaphores()
+            .ended(self.labels, how);
     }
 
     /// Emits events on the deleted workload, and on the `CronJob` that created it.

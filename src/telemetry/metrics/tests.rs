@@ -1,3 +1,8 @@
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use parking_lot::Mutex;
+
 use super::*;
 
 fn lines(metrics: &Metrics, word: &str) -> Vec<String> {
@@ -24,7 +29,7 @@ fn the_memory_for_consul_is_read_each_time() {
     let metrics = Metrics::new();
     let kept = Arc::new(Mutex::new(5));
     let now = kept.clone();
-    metrics.count_consul_memory(64, move || *now.lock());
+    metrics.consul().count_memory(64, move || *now.lock());
     for bytes in [5, 7] {
         *kept.lock() = bytes;
         let expected = [
@@ -67,8 +72,12 @@ fn a_semaphores_series_start_at_zero_and_go_when_it_goes() {
         SemaphoreLabels::new("batch", "reports"),
     );
     for semaphore in [&migrations, &reports] {
-        metrics.semaphore(semaphore, 5, 1, Some((2, 3)));
-        metrics.ready(semaphore, true, "Reconciled");
+        metrics
+            .semaphores()
+            .set_counts(semaphore, 5, 1, Some((2, 3)));
+        metrics
+            .semaphores()
+            .set_ready(semaphore, true, "Reconciled");
     }
     let labels = "{namespace=\"batch\",semaphore=\"migrations\"}";
     assert_eq!(
@@ -83,14 +92,20 @@ fn a_semaphores_series_start_at_zero_and_go_when_it_goes() {
             format!("{PREFIX}_limit_slots{labels} 3"),
         ]
     );
-    metrics.semaphore(&migrations, 5, 0, None);
+    metrics.semaphores().set_counts(&migrations, 5, 0, None);
     let idle = format!("{PREFIX}_idle_slots{labels} 0");
     assert_eq!(lines(&metrics, &format!("_slots{labels}")), [idle]);
-    metrics.granted(&migrations, 2, Duration::from_hours(25));
-    metrics.released(&migrations, Some(Duration::from_hours(2)));
-    metrics.released(&migrations, None);
-    metrics.ended(&migrations, JobEnd::WaitTimedOut);
-    metrics.lost(&migrations);
+    metrics
+        .semaphores()
+        .granted(&migrations, 2, Duration::from_hours(25));
+    metrics
+        .semaphores()
+        .released(&migrations, Some(Duration::from_hours(2)));
+    metrics.semaphores().released(&migrations, None);
+    metrics
+        .semaphores()
+        .ended(&migrations, JobEnd::WaitTimedOut);
+    metrics.semaphores().lost(&migrations);
     let grants = format!("{PREFIX}_grants_total{labels} 2");
     assert!(
         lines(&metrics, "grants_total").contains(&grants),
@@ -104,7 +119,7 @@ fn a_semaphores_series_start_at_zero_and_go_when_it_goes() {
         longest_start_since: minute,
         ..SemaphoreTimes::default()
     };
-    metrics.times(&migrations, times);
+    metrics.semaphores().set_times(&migrations, times);
     let shown = [
         ("next_start", 60),
         ("longest_wait_since", 0),
@@ -114,7 +129,9 @@ fn a_semaphores_series_start_at_zero_and_go_when_it_goes() {
     let shown =
         shown.map(|(name, seconds)| format!("{PREFIX}_{name}_timestamp_seconds{labels} {seconds}"));
     assert_eq!(lines(&metrics, "timestamp"), shown);
-    metrics.times(&migrations, SemaphoreTimes::default());
+    metrics
+        .semaphores()
+        .set_times(&migrations, SemaphoreTimes::default());
     assert_eq!(lines(&metrics, "timestamp"), [""; 0]);
     assert_eq!(
         lines(&metrics, "wait_seconds_sum"),
@@ -134,7 +151,7 @@ fn a_semaphores_series_start_at_zero_and_go_when_it_goes() {
         "{PREFIX}_ended_jobs_total{{namespace=\"batch\",semaphore=\"migrations\",reason=\"WaitTimedOut\"}} 1"
     )]));
     assert!(lines(&metrics, "_total").contains(&format!("{PREFIX}_losses_total{labels} 1")));
-    metrics.forget(&migrations);
+    metrics.semaphores().forget(&migrations);
     assert_eq!(lines(&metrics, "migrations"), Vec::<String>::new());
     assert!(!lines(&metrics, "reports").is_empty());
 }
@@ -153,24 +170,28 @@ fn a_semaphore_is_ready_or_not_for_one_reason() {
         (true, "Reconciled"),
         (false, "NoLeader"),
     ] {
-        metrics.ready(&semaphore, ready, reason);
+        metrics.semaphores().set_ready(&semaphore, ready, reason);
         assert_eq!(lines(&metrics, "_ready"), series(reason, ready.into()));
     }
-    metrics.semaphore(&semaphore, 1, 0, Some((1, 1)));
+    metrics
+        .semaphores()
+        .set_counts(&semaphore, 1, 0, Some((1, 1)));
     let times = SemaphoreTimes {
         window_opens: Some(Timestamp::UNIX_EPOCH),
         ..SemaphoreTimes::default()
     };
-    metrics.times(&semaphore, times);
-    metrics.forget_all();
+    metrics.semaphores().set_times(&semaphore, times);
+    metrics.semaphores().forget_all();
     assert_eq!(lines(&metrics, "batch"), [""; 0]);
 }
 
 #[test]
 fn calls_and_sessions_and_drops_are_counted() {
     let metrics = Metrics::new();
-    metrics.consul_call("txn", "conflict", Duration::from_millis(1));
-    metrics.sessions(4);
+    metrics
+        .consul()
+        .called("txn", "conflict", Duration::from_millis(1));
+    metrics.consul().set_sessions(4);
     metrics.events_dropped();
     let calls = format!("{PREFIX}_consul_calls_total{{kind=\"txn\",result=\"conflict\"}} 1");
     assert_eq!(lines(&metrics, "consul_calls"), [calls]);
@@ -193,7 +214,7 @@ fn calls_and_sessions_and_drops_are_counted() {
 fn it_says_whether_it_leads() {
     let metrics = Metrics::new();
     assert_eq!(lines(&metrics, "_leader"), [format!("{PREFIX}_leader 0")]);
-    metrics.leader(true);
+    metrics.set_leader(true);
     assert_eq!(lines(&metrics, "_leader"), [format!("{PREFIX}_leader 1")]);
 }
 
