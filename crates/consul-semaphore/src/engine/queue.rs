@@ -1725,7 +1725,7 @@ impl Queue {
                 let mut taken = taken.iter_mut();
                 taken.all(|(_, why)| self.name_takers(why))
             }
-            Failed::Unqueued { .. } | Failed::Superseded { .. } => true,
+            Failed::Unqueued { .. } | Failed::Superseded { .. } | Failed::QueueFull { .. } => true,
         };
         if named {
             self.write(Write::Fail(fail), None);

@@ -10,7 +10,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::{Engine, Now, Owner, Queue, QueueRef, Stores, lookup::Lookup};
+use super::{Conclusion, Engine, Now, Owner, Queue, QueueRef, Stores, lookup::Lookup};
 use crate::{
     Agreement, Blocked, ContenderBody, Identity, Lock, OnContention, Phase, Uid, Workload,
     decide::skip::takers,
@@ -60,6 +60,7 @@ impl Engine {
     pub(super) fn end_waits(&mut self, queue: &QueueRef, now: Now, stores: &impl Stores) {
         self.end_contended(queue, now, stores);
         self.end_superseded(queue, now, stores);
+        self.end_beyond_max_waiting(queue, now, stores);
         self.end_overdue(queue, now, stores);
         self.replace_running(queue, now, stores);
         self.record_waits(queue, now, stores);
@@ -118,6 +119,43 @@ impl Engine {
                 Ok(None) => {}
                 Err(later) => self.look_again(queue, later, now),
             }
+        }
+    }
+
+    /// Ends the waits of workloads that joined the queue when as many workloads waited as may. A workload that can have
+    /// its slots now does not count, because it is about to start. A workload that was started before does not fail,
+    /// because it did not come anew, but came back.
+    fn end_beyond_max_waiting(&mut self, queue: &QueueRef, now: Now, stores: &impl Stores) {
+        let max_waiting = self
+            .queue(queue)
+            .and_then(|known| known.settings().wait.max_waiting);
+        let Some((max_waiting, conclusion)) = max_waiting.zip(self.conclusion(queue)) else {
+            return;
+        };
+        let may_wait = usize::try_from(max_waiting).unwrap_or(usize::MAX);
+        let waiting = stores.of(queue).waiting_count();
+        let in_reach = &conclusion.in_reach;
+        let beyond = waiting.saturating_sub(may_wait.saturating_add(in_reach.len()));
+        if !conclusion.certain || beyond == 0 {
+            return;
+        }
+        let last = stores
+            .of(queue)
+            .joined_last(MOST_WAITS_PER_PASS + in_reach.len());
+        let last = last
+            .into_iter()
+            .filter(|workload| !in_reach.contains(&workload.uid))
+            .take(beyond.min(MOST_WAITS_PER_PASS));
+        let came: Vec<_> = last
+            .filter(|workload| workload.waits_since().is_some())
+            .collect();
+        for workload in came {
+            let queues = self.queues_for(&queue.semaphore.namespace, &workload);
+            let fail = Fail {
+                workload: (&workload).into(),
+                why: Failed::QueueFull { max_waiting },
+            };
+            self.fail(queue, &queues, fail, now);
         }
     }
 
@@ -214,12 +252,15 @@ impl Engine {
     /// Whether a workload can have what it asks for in this queue now, which is also assumed before the first result of
     /// a pass.
     fn reaches(&self, queue: &QueueRef, workload: &Uid) -> bool {
-        let concluded = self
-            .semaphores
-            .get(&queue.semaphore)
-            .and_then(|semaphore| semaphore.queues.get(&queue.key))
-            .and_then(|state| state.concluded.as_ref());
-        concluded.is_none_or(|(conclusion, _)| conclusion.in_reach.contains(workload))
+        let concluded = self.conclusion(queue);
+        concluded.is_none_or(|conclusion| conclusion.in_reach.contains(workload))
+    }
+
+    /// Returns the result of the last pass over a queue.
+    fn conclusion(&self, queue: &QueueRef) -> Option<&Conclusion> {
+        let semaphore = self.semaphores.get(&queue.semaphore)?;
+        let concluded = semaphore.queues.get(&queue.key)?.concluded.as_ref();
+        concluded.map(|(conclusion, _)| conclusion)
     }
 
     /// Whether all these queues have read the prefix since `time`, as for [`Self::have_read_within`].
@@ -369,8 +410,7 @@ impl Engine {
         let mut lacks = 0;
         for queue in queues {
             let state = self.semaphores.get(&queue.semaphore)?;
-            let concluded = state.queues.get(&queue.key)?.concluded.as_ref();
-            let (conclusion, _) = concluded?;
+            let conclusion = self.conclusion(queue)?;
             // A limit that is about to be raised may make room.
             let agreed = conclusion.agreement == Some(Agreement::Agreed);
             if !conclusion.certain || !conclusion.open || !agreed || state.blocked().lasts() {
