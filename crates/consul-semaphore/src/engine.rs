@@ -25,6 +25,7 @@ mod agenda;
 mod calls;
 mod capacity;
 mod finalizer;
+mod held;
 mod holders;
 mod joint;
 mod knowledge;

@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use super::{Lookup, Owner, knowledge::Knowledge, queue::SlotsHeld, sessions::Sessions};
+use super::{Lookup, Owner, held::SlotsHeld, knowledge::Knowledge, sessions::Sessions};
 use crate::{
     Evidence, Excluded, Identity, OwnContender, Reading, Settings, Uid, Workload, reading::Changed,
 };

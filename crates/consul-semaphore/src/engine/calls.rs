@@ -38,8 +38,8 @@ pub(super) struct PendingCalls {
 /// Call that blocks decisions until it is answered.
 #[derive(Clone, Debug)]
 pub(super) struct Blocking {
-    pub(super) id: CallId,
-    pub(super) what: Blocks,
+    id: CallId,
+    what: Blocks,
     /// Time at which the call counts as lost, because a running workload must be suspended by then unless its slot is
     /// confirmed.
     pub(super) until: Option<Moment>,

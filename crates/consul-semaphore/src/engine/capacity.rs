@@ -1,6 +1,7 @@
 //! Keeps how many operations a transaction of a queue may have.
 
-use super::joint::OPERATIONS_ALWAYS_TAKEN;
+/// Number of operations that every Consul accepts in a transaction.
+pub(super) const OPERATIONS_ALWAYS_TAKEN: usize = 64;
 
 /// Number of operations that a transaction of a queue may have.
 #[derive(Clone, Copy, Debug, Default)]

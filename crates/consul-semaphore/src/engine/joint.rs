@@ -17,15 +17,12 @@ use std::{
     sync::Arc,
 };
 
-use super::{Answer, CallId, Conclusion, QueueRef};
+use super::{Answer, CallId, Conclusion, QueueRef, capacity::OPERATIONS_ALWAYS_TAKEN};
 use crate::{
     SlotRequest, Uid, Workload,
     plan::{Enough, GiveBack, HeldSlot, Part, Stance, Transaction, Waits},
 };
 use consul_client::{self as consul, Entry, OpError, clock::Moment};
-
-/// Number of operations that every Consul accepts in a transaction.
-pub(super) const OPERATIONS_ALWAYS_TAKEN: usize = 64;
 
 /// Report of a queue about a workload.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -5,11 +5,10 @@
 //! ([`LimitState`]), the writes to workloads ([`WorkloadWrites`]), what is asked together with other lock keys
 //! ([`JointRequests`]), the calls without an answer ([`PendingCalls`]) and the time of the next pass ([`Schedule`]).
 //! The queue itself shows each event to the parts that it concerns, and makes the passes: it observes, decides with
-//! [`decide`], carries out the plan, and draws the [`Conclusion`].
+//! [`decide()`], carries out the plan, and draws the [`Conclusion`].
 
 mod conclusion;
 mod facts;
-mod held;
 mod joint_requests;
 mod limits;
 mod schedule;
@@ -22,7 +21,6 @@ mod writes;
 
 use std::{sync::Arc, time::Duration};
 
-pub(super) use self::held::SlotsHeld;
 pub use self::{conclusion::Conclusion, schedule::IDLE};
 use self::{
     facts::Facts, joint_requests::JointRequests, limits::LimitState, schedule::Schedule,
@@ -32,7 +30,8 @@ use super::{
     ConsulTrouble, Lookup, Owner,
     active::Active,
     calls::{Blocks, Pending, PendingCalls},
-    joint::OPERATIONS_ALWAYS_TAKEN,
+    capacity::OPERATIONS_ALWAYS_TAKEN,
+    held::SlotsHeld,
     knowledge::Knowledge,
     message::{Action, Answer, Call, CallId, Event, Now, Outcome, Write},
     outcomes,
@@ -144,7 +143,7 @@ impl Queue {
         self.writes.refusals.refuses_start(workload)
     }
 
-    /// Returns which part of such a workload's request is not free, here or elsewhere.
+    /// Returns which part of the request of a workload that asks for slots at several lock keys is not free.
     pub fn lacking(&self, workload: &Uid) -> &[SlotRequest] {
         self.joint.lacking(workload)
     }
@@ -595,7 +594,7 @@ impl Queue {
     }
 }
 
-/// Writes to workloads.
+/// Writes to workloads, and the part of this queue in what is granted together with other lock keys.
 impl Queue {
     /// Sends a write, unless another write to this workload is pending.
     pub(super) fn write(&mut self, write: Write) {

@@ -2,16 +2,16 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
+use super::{
+    Lookup,
+    calls::PendingCalls,
+    holders::ForeignHolders,
+    message::{Now, Outcome},
+    proofs::{PodQuestion, Proofs, Remark},
+};
 use crate::{
     Cooldowns, Evidence, Excluded, OwnContender, Phase, Plan, Reading, SessionState, Settings,
     Starts, Uid, Workload,
-    engine::{
-        Lookup,
-        calls::PendingCalls,
-        holders::ForeignHolders,
-        message::{Now, Outcome},
-        proofs::{PodQuestion, Proofs, Remark},
-    },
     plan::{Grant, HeldSlot, Transaction},
     rate::START_WITHIN,
 };
@@ -35,7 +35,7 @@ pub(crate) struct SlotsHeld {
 
 impl SlotsHeld {
     /// Returns the greatest fencing token that was seen.
-    pub(in crate::engine) fn fencing_token(&self) -> Option<u64> {
+    pub(super) fn fencing_token(&self) -> Option<u64> {
         self.fencing_token
     }
 
