@@ -23,13 +23,16 @@
 mod active;
 mod agenda;
 mod calls;
+mod capacity;
 mod finalizer;
+mod held;
 mod holders;
 mod joint;
 mod knowledge;
 mod lookup;
 mod message;
 mod orphans;
+mod outcomes;
 mod own_writes;
 mod proofs;
 mod queue;
@@ -37,6 +40,7 @@ mod refs;
 mod refusals;
 mod semaphore;
 mod sessions;
+mod troubles;
 mod waiting;
 mod waits;
 mod watched;
@@ -59,7 +63,6 @@ use self::{
     watched::Concerned,
 };
 pub use self::{
-    knowledge::ConsulTrouble,
     lookup::{Changes, Lookup},
     message::{Action, Answer, Call, CallId, Event, Moved, News, Now, Outcome, Write, Written},
     proofs::START_SETTLE_TIME,
@@ -67,6 +70,7 @@ pub use self::{
     refs::{QueueRef, SemaphoreRef},
     semaphore::{ConsulAccess, Duty, Known, Obstacle, QueueState, SemaphoreState, Spec},
     sessions::Owner,
+    troubles::ConsulTrouble,
     waiting::{Reach, RequestClass, WaitingList, head},
     waits::{HEARTBEAT, Located, Overdue, Superseded},
     watched::WatchedPrefix,
@@ -224,7 +228,7 @@ impl Engine {
             let reference = QueueRef::new(semaphore, key.clone());
             let sessions = queue.sessions_ahead().cloned();
             ahead.extend(sessions.map(|session| (reference.clone(), session)));
-            self.forget(&reference, queue.number());
+            self.forget(&reference, queue.calls.queue_number);
         }
         self.agenda.set(DueWork::Semaphore(semaphore.clone()), None);
         self.changed.remove(semaphore);
@@ -281,7 +285,7 @@ impl Engine {
     /// workloads has not let its turn pass in that time.
     pub fn unfollowed(&mut self, queue: &QueueRef, now: Moment) {
         if let Some(queue) = self.existing(queue) {
-            queue.unfollowed(now);
+            queue.knowledge.memory.turns.interrupt(now);
         }
     }
 
@@ -289,7 +293,7 @@ impl Engine {
     /// succeed.
     pub fn read_again(&mut self, queue: &QueueRef) {
         if let Some(queue) = self.existing(queue) {
-            queue.read_again();
+            queue.knowledge.invalidate();
         }
     }
 
@@ -436,7 +440,8 @@ impl Engine {
     /// Decides what follows for a queue, sends the effects, and decides what follows for other queues.
     fn pass_and_send(&mut self, queue: &QueueRef, now: Now, stores: &impl Stores) {
         let mut passed = Vec::from_iter(self.pass_over(queue, now, stores));
-        if self.queue(queue).is_some_and(Queue::is_to_free_slots) {
+        let known = self.queue(queue);
+        if known.is_some_and(|known| known.calls.is_to_free_slots()) {
             self.grant_what_comes_free(queue, &mut passed, now, stores);
         }
         for Passed { queue, .. } in &passed {
@@ -617,7 +622,7 @@ impl Engine {
             && stores.close(queue)
             && let Some(QueueState { queue: closed, .. }) = state.close(&queue.key)
         {
-            self.forget(queue, closed.number());
+            self.forget(queue, closed.calls.queue_number);
             self.effects.push_back(Effect::Closed(queue.clone()));
             self.changed.insert(queue.semaphore.clone());
         }
@@ -739,7 +744,8 @@ impl Engine {
         for (workload, queues) in several.take(MOST_JOINT_WORKLOADS_TRIED) {
             let uid = &workload.uid;
             let is_hopeless = |queue: &QueueRef| {
-                let doubts = self.queue(queue).is_none_or(Queue::is_in_doubt);
+                let known = self.queue(queue);
+                let doubts = known.is_none_or(|known| known.calls.is_in_doubt());
                 doubts || !self.agenda.is_marked(queue) && !self.report(queue, uid).is_grantable()
             };
             if queues.iter().any(is_hopeless) {
@@ -851,7 +857,7 @@ impl Engine {
         });
         let longest = longest.collect();
         if let Some(queue) = self.existing(queue) {
-            queue.note_longest_cooldowns(longest);
+            queue.joint.set_longest_cooldowns(longest);
         }
     }
 
@@ -863,7 +869,7 @@ impl Engine {
             None => stance,
         };
         let known = self.existing(queue);
-        if known.is_some_and(|known| known.take_stance(workload, stance)) {
+        if known.is_some_and(|known| known.joint.set_stance(workload, stance)) {
             self.agenda.mark(queue);
         }
     }
@@ -886,7 +892,7 @@ impl Engine {
     fn tell_request(&mut self, workload: &Uid, queues: &[QueueRef], asked: Option<&Asked>) {
         for queue in queues {
             if let Some(known) = self.existing(queue) {
-                known.take_request(workload, asked);
+                known.joint.set_whole(workload, asked);
             }
         }
     }
@@ -894,7 +900,7 @@ impl Engine {
     /// Tells a queue what a workload lacks. This is only reported, so the queue does not decide anew.
     fn note_lacking(&mut self, workload: &Uid, queue: &QueueRef, lacking: &[SlotRequest]) {
         let known = self.existing(queue);
-        if known.is_some_and(|known| known.note_lacking(workload, lacking)) {
+        if known.is_some_and(|known| known.joint.set_lacking(workload, lacking)) {
             self.changed.insert(queue.semaphore.clone());
         }
     }
@@ -946,7 +952,7 @@ impl Engine {
             .get(semaphore)
             .into_iter()
             .flat_map(|state| state.queues.values())
-            .map(|state| state.queue.number())
+            .map(|state| state.queue.calls.queue_number)
             .collect();
         for number in numbers {
             for call in self.joint.abandon(number) {
@@ -998,7 +1004,7 @@ impl Engine {
             not_after,
         };
         self.joint.sent(first, shares);
-        self.existing(queues.first()?)?.send(first, call);
+        self.existing(queues.first()?)?.calls.send(first, call);
         Some(())
     }
 
@@ -1026,7 +1032,7 @@ impl Engine {
                 Some(end) => not_after = not_after.min(end),
                 None => return,
             }
-            timeout = timeout.min(queue.write_timeout());
+            timeout = timeout.min(queue.settings().write_timeout());
         }
         let start = Start::new(workload.into(), slots);
         let Some((first, start)) = queues.first().zip(start) else {
@@ -1034,11 +1040,11 @@ impl Engine {
         };
         for queue in queues {
             if let Some(queue) = self.existing(queue) {
-                queue.note_start(&start);
+                queue.held.starts.sent(start.sessions());
             }
         }
         if let Some(queue) = self.existing(first) {
-            queue.start_by(start, timeout, not_after);
+            queue.start_by(&start, timeout, not_after);
         }
     }
 
@@ -1046,14 +1052,14 @@ impl Engine {
     /// has the answer.
     fn tell_of_start(&mut self, call: CallId, answer: &Answer) {
         let queue = self.by_number.get(&call.queue);
-        let started = queue.and_then(|queue| self.queue(queue)?.started_by(call, answer));
+        let started = queue.and_then(|queue| self.queue(queue)?.calls.started_by(call, answer));
         let Some((start, answer)) = started.filter(|(start, _)| !start.others.is_empty()) else {
             return;
         };
         for state in self.semaphores.values_mut() {
             let queues = state.queues.values_mut().map(|state| &mut state.queue);
             for queue in queues.filter(|queue| queue.settings().is_rate()) {
-                queue.note_start_answer(&start, answer);
+                queue.held.starts.answered(start.sessions(), answer);
             }
         }
     }
@@ -1066,7 +1072,7 @@ impl Engine {
                 _ => None,
             };
             if let Some((queue, slots)) = self.existing(queue).zip(held) {
-                queue.give_back(workload, &slots);
+                queue.write(Write::GiveBack(joint::give_back(workload, &slots)));
             }
         }
     }

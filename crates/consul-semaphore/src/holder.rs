@@ -591,7 +591,7 @@ impl Holder {
     fn has_anything(&self) -> bool {
         !self.program.sessions.is_empty()
             || self.calls.is_ending_sessions()
-            || self.queues().any(Queue::makes_sessions)
+            || self.queues().any(|queue| queue.sessions.is_making())
     }
 
     /// Returns why waiting for slots is useless; `None` if it is not.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::{
     identity::{Cluster, Identity, NONE},
     plan::Target,
-    workload::{SlotRequest, Workload},
+    workload::{Phase, SlotRequest, Workload},
 };
 use crate::{
     Key, LimitPolicy, Mode, OnSlotLost, Prefix,
@@ -15,6 +15,9 @@ use crate::{
 /// The duration that stands in for the TTL of sessions without one, wherever another duration is derived from the
 /// TTL.
 const STAND_IN_TTL: Duration = Duration::from_mins(5);
+
+/// Longest time that a write to a workload may take.
+const LONGEST_WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The order in which contenders are served, for all semaphores of an operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -160,6 +163,18 @@ impl Settings {
     /// beside the one that took its slot, so a TTL of more than five minutes does not make this time longer.
     pub fn patience(&self) -> Duration {
         self.span().min(STAND_IN_TTL) / 8
+    }
+
+    /// Returns how long a write to a workload may take: short compared with the TTL, so that the TTL leaves time for
+    /// it.
+    pub(crate) fn write_timeout(&self) -> Duration {
+        LONGEST_WRITE_TIMEOUT.min(self.span() / 4)
+    }
+
+    /// Returns whether there is anything to decide about a workload that was started with these settings. A rate
+    /// leaves a workload alone while it runs.
+    pub(crate) fn decides_about(&self, started: &Workload) -> bool {
+        !self.is_rate() || !matches!(started.phase, Phase::Running | Phase::Stopping)
     }
 
     /// Returns Consul's own lock-delay for the keys that a session of ours had locked when it died. For a semaphore

@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use super::{Lookup, Owner, knowledge::Knowledge, queue::SlotsHeld, sessions::Sessions};
+use super::{Lookup, Owner, held::SlotsHeld, knowledge::Knowledge, sessions::Sessions};
 use crate::{
     Evidence, Excluded, Identity, OwnContender, Reading, Settings, Uid, Workload, reading::Changed,
 };
@@ -178,6 +178,40 @@ impl Active {
         }
         let uids = contenders.values().map(|identity| &identity.uid);
         lookup.contending(&uids.collect::<Vec<_>>());
+    }
+
+    /// Returns the contenders of ours to check, each with its workload.
+    pub(super) fn ours(&self, lookup: &impl Lookup) -> Vec<OwnContender> {
+        let contenders = self.contenders.iter();
+        contenders
+            .map(|(session, identity)| OwnContender {
+                session: session.clone(),
+                identity: identity.clone(),
+                workload: lookup.contends(&identity.uid, Some(session)),
+                pods_gone: false,
+            })
+            .collect()
+    }
+
+    /// Returns whether a workload has one of the contenders.
+    pub(super) fn contends(&self, workload: &Uid) -> bool {
+        let mut contenders = self.contenders.values();
+        contenders.any(|own| own.uid == *workload)
+    }
+
+    /// Returns the workloads that were started here and about which there is anything to decide.
+    pub(super) fn decided_about(
+        &self,
+        settings: &Settings,
+    ) -> impl Iterator<Item = &Arc<Workload>> {
+        let bound = self.bound.values();
+        bound.filter(|workload| settings.decides_about(workload))
+    }
+
+    /// Returns the contenders of ours, except those of steady workloads.
+    pub(super) fn own_contenders(&self) -> impl Iterator<Item = (&SessionId, &Identity)> {
+        let contenders = self.contenders.iter();
+        contenders.map(|(session, identity)| (session, &**identity))
     }
 
     /// Stops checking contenders about which there is nothing to decide, together with their workloads.

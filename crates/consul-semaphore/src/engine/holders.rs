@@ -3,8 +3,12 @@
 
 use std::collections::BTreeMap;
 
-use super::Now;
-use crate::{ContenderName, Reading, holding::Setback};
+use super::{
+    Now,
+    calls::{Pending, PendingCalls},
+    message::Call,
+};
+use crate::{ContenderName, Reading, holding::Setback, plan::Skipped};
 use consul_client::{self as consul, Session, SessionId, clock::Moment};
 
 /// Largest number of holders that Consul is asked about: as many as a status lists.
@@ -43,12 +47,44 @@ impl ForeignHolders {
     }
 
     /// Forgets all sessions that no longer hold a slot.
-    pub(super) fn retain(&mut self, reading: &Reading) {
+    fn retain(&mut self, reading: &Reading) {
         self.0.retain(|session, _| reading.holds(session));
     }
 
+    /// Asks Consul for the names of these holders in a reading, as far as the names are not known yet.
+    pub(super) fn ask<'a>(
+        &mut self,
+        foreign: impl Iterator<Item = &'a SessionId>,
+        reading: &Reading,
+        calls: &mut PendingCalls,
+        now: Moment,
+    ) {
+        self.retain(reading);
+        for session in foreign.filter(|session| reading.holds(session)) {
+            if self.is_to_ask(session, now) {
+                let call = Call::Describe(session.clone());
+                calls.ask(Pending::Describe(session.clone()), call);
+            }
+        }
+    }
+
+    /// Names the holders of the slots, as far as Consul has answered. Returns false while Consul is being asked.
+    pub(super) fn name_takers(&self, why: &mut Skipped) -> bool {
+        let Skipped::Taken { by, .. } = why else {
+            return true;
+        };
+        if by.iter().any(|taker| self.is_asked(&taker.session)) {
+            return false;
+        }
+        for taker in by {
+            let name = self.name(&taker.session).cloned();
+            taker.holder = taker.holder.take().or(name);
+        }
+        true
+    }
+
     /// Returns whether to ask Consul about this session now, and if so records that it is being asked.
-    pub(super) fn is_to_ask(&mut self, session: &SessionId, now: Moment) -> bool {
+    fn is_to_ask(&mut self, session: &SessionId, now: Moment) -> bool {
         let before = match self.0.get(session) {
             None if self.0.len() >= MOST_NAMES_ASKED => return false,
             None => None,
@@ -60,7 +96,7 @@ impl ForeignHolders {
     }
 
     /// Returns whether Consul is being asked about this session.
-    pub(super) fn is_asked(&self, session: &SessionId) -> bool {
+    fn is_asked(&self, session: &SessionId) -> bool {
         matches!(self.0.get(session), Some(HolderAnswer::Asked(_)))
     }
 

@@ -17,15 +17,12 @@ use std::{
     sync::Arc,
 };
 
-use super::{Answer, CallId, Conclusion, QueueRef};
+use super::{Answer, CallId, Conclusion, QueueRef, capacity::OPERATIONS_ALWAYS_TAKEN};
 use crate::{
     SlotRequest, Uid, Workload,
-    plan::{Enough, HeldSlot, Part, Stance, Transaction, Waits},
+    plan::{Enough, GiveBack, HeldSlot, Part, Stance, Transaction, Waits},
 };
 use consul_client::{self as consul, Entry, OpError, clock::Moment};
-
-/// Number of operations that every Consul accepts in a transaction.
-pub(super) const OPERATIONS_ALWAYS_TAKEN: usize = 64;
 
 /// Report of a queue about a workload.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -198,6 +195,18 @@ pub(super) fn lacking(requests: &[SlotRequest], reports: &[QueueReport<'_>]) -> 
     let both = requests.iter().zip(reports);
     let lacking = both.filter(|(_, report)| !report.is_free());
     lacking.map(|(request, _)| request.clone()).collect()
+}
+
+/// Returns the write that makes a workload give back what it holds at one lock key, because it lost a part of its
+/// request.
+pub(super) fn give_back(workload: &Workload, slots: &[HeldSlot]) -> GiveBack {
+    let sessions = slots.iter().map(|slot| slot.session().clone());
+    GiveBack {
+        workload: workload.into(),
+        sessions: workload.given_back_with(sessions.collect()),
+        hold: false,
+        began: workload.wait_given_back(),
+    }
 }
 
 /// Basis of the decision that a workload waits. As long as the basis is the same, so is the decision.

@@ -1,108 +1,37 @@
 //! Keeps what is known of a prefix in Consul, and what prevents knowing more.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
-use super::{News, Now, own_writes::OwnWrites};
+use super::{
+    Lookup, News, Now,
+    calls::{Blocks, PendingCalls},
+    capacity::Capacity,
+    message::Call,
+    own_writes::OwnWrites,
+    sessions::Sessions,
+    troubles::{Troubles, note_failure},
+};
 use crate::{
-    Deaths, Lock, Mode, MutexMemory, Prefix, Reading, Turns, evidence::LATE, holding::Setback,
+    ContenderBody, Deaths, Lock, Mode, MutexMemory, Prefix, Reading, Turns, evidence::LATE,
     plan::Transaction,
 };
-use consul_client::{self as consul, Entry, Listing, clock::Moment};
+use consul_client::{self as consul, Entry, Listing, SessionId, clock::Moment};
 
 /// Largest number of keys written here that may be missing from every listing. Beyond that the watch has brought
 /// nothing for very long, and the prefix is read separately.
 const MOST_UNLISTED_KEYS: usize = 10_000;
 
-/// Failure that keeps Consul from being used now.
-#[derive(Clone, Debug)]
-pub struct ConsulTrouble {
-    /// Last error: Consul's answer, or the reason why there was none.
-    pub error: consul::Error,
-    /// Time since which every call of this kind has failed.
-    pub since: Moment,
-    /// Pause before the next try.
-    pub(crate) setback: Setback,
-}
-
-/// Troubles by the kind of call. Only a success of the same kind ends a trouble: while one kind fails, the others
-/// work and say nothing about it.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Troubles {
-    /// Trouble with reading the prefix.
-    reading: Option<ConsulTrouble>,
-    /// Trouble with asking for the owners of its contenders' sessions.
-    resolving: Option<ConsulTrouble>,
-    /// Trouble with transactions and with making sessions.
-    writing: Option<ConsulTrouble>,
-}
-
-impl Troubles {
-    fn all(&self) -> impl Iterator<Item = &ConsulTrouble> {
-        let Self {
-            reading,
-            resolving,
-            writing,
-        } = self;
-        [reading, resolving, writing].into_iter().flatten()
-    }
-
-    /// Returns the trouble to tell people of: the one that comes first in a pass.
-    pub(super) fn first(&self) -> Option<&ConsulTrouble> {
-        self.all().next()
-    }
-
-    /// Returns the time since which some kind of call has failed without a break.
-    pub(super) fn since(&self) -> Option<Moment> {
-        self.all().map(|trouble| trouble.since).min()
-    }
-
-    /// Returns when each failing kind of call is tried again.
-    pub(super) fn due(&self) -> impl Iterator<Item = Moment> {
-        self.all().map(|trouble| trouble.setback.until)
-    }
-
-    /// Returns whether asking for the owners of contenders fails.
-    pub(super) fn resolving_fails(&self) -> bool {
-        self.resolving.is_some()
-    }
-
-    /// Returns whether writing fails.
-    pub(super) fn writing_fails(&self) -> bool {
-        self.writing.is_some()
-    }
-
-    /// Returns how often each kind of call has failed in a row.
-    #[cfg(test)]
-    pub(crate) fn attempts(&self) -> [Option<u32>; 3] {
-        let Self {
-            reading,
-            resolving,
-            writing,
-        } = self;
-        [reading, resolving, writing]
-            .map(|trouble| trouble.as_ref().map(|trouble| trouble.setback.attempts()))
-    }
-}
-
-/// Records one more failure of a kind of call.
-fn note_failure(trouble: &mut Option<ConsulTrouble>, error: consul::Error, now: Now) {
-    let before = trouble.take();
-    let (since, setback) = match &before {
-        Some(before) => (before.since, Some(&before.setback)),
-        None => (now.moment, None),
-    };
-    *trouble = Some(ConsulTrouble {
-        error,
-        since,
-        setback: Setback::with_jitter(setback, now.moment, now.jitter),
-    });
-}
+/// Least time that a call to Consul may take, however soon a running workload has to be suspended. A call that lasts
+/// longer than [`LATE`] would make the next pass believe that the process has slept.
+const MIN_CALL_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// State of a prefix, as far as it is known.
 #[derive(Clone, Debug)]
 pub(crate) struct Knowledge {
     prefix: Prefix,
     mode: Mode,
+    /// Number of operations that a transaction may have.
+    pub(super) capacity: Capacity,
     /// Prefix as Consul last showed it; `None` while it is unknown.
     pub(crate) reading: Option<Reading>,
     /// Prefix as it was known before `reading` became unknown. Nothing is decided from it.
@@ -160,6 +89,7 @@ impl Knowledge {
         Self {
             prefix,
             mode,
+            capacity: Capacity::default(),
             reading: None,
             outdated: None,
             listed: LatestListing::default(),
@@ -240,9 +170,79 @@ impl Knowledge {
     }
 
     /// Returns whether to read the prefix, because nothing is known of it and nothing prevents it.
-    pub(super) fn is_to_be_read(&self, now: Moment) -> bool {
+    fn is_to_be_read(&self, now: Moment) -> bool {
         let quiet = self.quiet_until.is_some_and(|until| until > now);
-        self.reading.is_none() && !self.watch_failed && !quiet && !self.is_blocked(now)
+        self.reading.is_none() && !self.watch_failed && !quiet && self.may_use_consul(now)
+    }
+
+    /// Requests what is unknown: the prefix, and the owners of the contenders. Returns whether all of that is known.
+    /// `gone` has the sessions that Consul reported as gone since the last check of a reading.
+    pub(super) fn request_missing(
+        &mut self,
+        sessions: &mut Sessions,
+        gone: &BTreeSet<SessionId>,
+        calls: &mut PendingCalls,
+        now: Now,
+        lookup: &impl Lookup,
+    ) -> bool {
+        let until = self.call_until(now);
+        if let Some(reading) = &self.reading
+            && sessions.outlived(reading, gone, lookup)
+        {
+            // A renewal found out before the watch that a session is gone.
+            self.invalidate();
+        }
+        let Some(reading) = &self.reading else {
+            if self.is_to_be_read(now.moment) {
+                let call = Call::Read { not_after: until };
+                calls.block(Blocks::Read, call, until);
+            }
+            return false;
+        };
+        let unknown = sessions.unknown(reading);
+        if unknown.is_empty() {
+            self.resolving_works();
+            return true;
+        }
+        if self.may_use_consul(now.moment) {
+            let call = Call::Resolve {
+                sessions: unknown.clone(),
+                not_after: until,
+            };
+            calls.block(Blocks::Resolve(unknown), call, until);
+        }
+        false
+    }
+
+    /// Returns until when to wait for a call that blocks.
+    pub(super) fn call_until(&self, now: Now) -> Option<Moment> {
+        let deadline = self.deadline?;
+        Some(deadline.max(now.moment + MIN_CALL_TIMEOUT))
+    }
+
+    /// Returns the prefix as Consul last showed it, or `None` while it is unknown or Consul fails to tell the owners
+    /// of its contenders.
+    pub(super) fn resolved_reading(&self) -> Option<&Reading> {
+        let reading = self.reading.as_ref();
+        reading.filter(|_| !self.troubles.resolving_fails())
+    }
+
+    /// Returns whether the latest reading was sent at most `age` ago.
+    pub(super) fn has_read_within(&self, age: Duration, now: Moment) -> bool {
+        let reading = self.resolved_reading();
+        reading.is_some_and(|reading| reading.sent + age >= now)
+    }
+
+    /// Returns what a contender says of itself.
+    pub(super) fn body(&self, session: &SessionId) -> Option<ContenderBody> {
+        let contender = self.reading.as_ref()?.contender(session)?;
+        ContenderBody::read(&contender.value)
+    }
+
+    /// Returns whether the last try to lock the mutex was refused because of its lock-delay, and nobody has locked it
+    /// since.
+    pub(crate) fn is_in_lock_delay(&self) -> bool {
+        self.memory.mutex.rests_until().is_some()
     }
 
     /// Discards the reading, so that the prefix is read again before anything else is decided from it.
@@ -282,7 +282,7 @@ impl Knowledge {
     }
 
     /// Records that the owners of all contenders' sessions are known.
-    pub(super) fn resolving_works(&mut self) {
+    fn resolving_works(&mut self) {
         self.troubles.resolving = None;
     }
 
@@ -385,8 +385,10 @@ impl Knowledge {
         self.troubles.writing = None;
     }
 
-    /// Records that the access to Consul has changed, so an earlier problem may be over.
-    pub(super) fn start_anew(&mut self) {
+    /// Records that the access to Consul has changed, so an earlier problem may be over. A transaction may have this
+    /// many operations; `None` means no access.
+    pub(super) fn start_anew(&mut self, operations: Option<usize>) {
+        self.capacity = Capacity::of_access(operations);
         self.invalidate();
         self.troubles = Troubles::default();
         self.is_read_only = false;
@@ -396,7 +398,8 @@ impl Knowledge {
     /// denied write counts until another transaction is not denied, even while there is nothing to write.
     pub(super) fn is_usable(&self) -> bool {
         let readable = self.reading.as_ref().is_none_or(Reading::is_readable);
-        self.troubles.first().is_none() && !self.is_read_only && readable
+        let may_write = self.capacity.operations().is_some() && !self.is_read_only;
+        may_write && self.troubles.first().is_none() && readable
     }
 
     /// Invalidates the reading if this process or its machine has slept past the time when a running workload had to
@@ -420,9 +423,10 @@ impl Knowledge {
         })
     }
 
-    /// Returns whether Consul is not to be used for now.
-    pub(super) fn is_blocked(&self, now: Moment) -> bool {
-        self.troubles.due().any(|due| due > now)
+    /// Returns whether Consul may be used now: the queue has access to Consul, and does not pause after a failure.
+    pub(super) fn may_use_consul(&self, now: Moment) -> bool {
+        let pauses = self.troubles.due().any(|due| due > now);
+        self.capacity.operations().is_some() && !pauses
     }
 }
 
@@ -449,7 +453,10 @@ mod tests {
 
     fn known() -> Knowledge {
         let prefix: Prefix = "p".parse().unwrap();
-        Knowledge::new(prefix, Mode::Semaphore, Turns::default())
+        Knowledge {
+            capacity: Capacity::of_access(Some(64)),
+            ..Knowledge::new(prefix, Mode::Semaphore, Turns::default())
+        }
     }
 
     fn now() -> Now {

@@ -8,6 +8,7 @@ use crate::{
         Cooling, End, Fail, GiveBack, Grant, RecordWait, Release, Rename, Skip, Start, Suspend,
         Target, Transaction,
     },
+    rate::StartAnswer,
 };
 use consul_client::{self as consul, Entries, Entry, Listing, Session, SessionId, clock::Moment};
 
@@ -258,6 +259,18 @@ impl Write {
             }
             (Self::Start(_) | Self::RecordWait(_) | Self::Fail(_) | Self::End(_), None)
             | (Self::Suspend(_) | Self::GiveBack(_) | Self::Rename(_), _) => false,
+        }
+    }
+
+    /// Returns the result of this write if it is a start, by the answer to it.
+    pub(super) fn start_answer(&self, written: &Written) -> StartAnswer {
+        match written {
+            Written::Done => StartAnswer::Made,
+            Written::Outdated(seen) if self.is_done_in(seen.as_deref()) => StartAnswer::Made,
+            Written::Outdated(_) | Written::NotSent | Written::Refused { .. } => {
+                StartAnswer::NotMade
+            }
+            Written::Unanswered(_) => StartAnswer::Unknown,
         }
     }
 }

@@ -91,7 +91,7 @@ pub(crate) struct Proofs {
     /// Times since which the workload of each of our contenders is known to have been started.
     starts: IdMap<SessionId, Moment>,
     /// Value of [`START_SETTLE_TIME`]; zero in the exhaustive search, which has no time for it.
-    pub(crate) start_settle_time: Duration,
+    start_settle_time: Duration,
 }
 
 impl Default for Proofs {
@@ -109,6 +109,11 @@ impl Proofs {
     /// Returns when to ask for a proof again.
     pub(crate) fn due(&self) -> impl Iterator<Item = Moment> {
         self.brought.values().filter_map(PodProof::due)
+    }
+
+    /// Makes the absence of pods count at once, because no Job controller can still act on an older state.
+    pub(crate) fn believe_at_once(&mut self) {
+        self.start_settle_time = Duration::ZERO;
     }
 
     /// Forgets the proof for a contender.

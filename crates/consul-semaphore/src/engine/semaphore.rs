@@ -143,7 +143,7 @@ impl QueueState {
             let part = self.last().and_then(|last| last.parts.get(workload));
             matches!(part, Some(Part::Waits(waits)) if waits.first)
         };
-        let stances = self.queue.stances();
+        let stances = self.queue.joint.stances();
         stances.filter(move |(workload, stance)| match stance {
             Stance::Grants => false,
             Stance::Keeps => is_first(workload),
@@ -286,14 +286,14 @@ impl SemaphoreState {
             return None;
         }
         let queues = self.queues.values();
-        let proofs = queues.filter_map(|state| state.queue.oldest_proof(&life));
+        let proofs = queues.filter_map(|state| state.queue.held.evidence.oldest(&life));
         proofs.reduce(Proved::and)
     }
 
     /// Returns why Consul can't be used for some key or for all keys.
     pub fn obstacle(&self) -> Option<Obstacle> {
         let mut troubles = self.queues.values().filter_map(|state| {
-            let since = state.queue.troubled_since()?;
+            let since = state.queue.knowledge.troubles.since()?;
             let trouble = state.queue.trouble()?;
             Some(Obstacle::new(&trouble.error, since))
         });
@@ -385,10 +385,11 @@ impl SemaphoreState {
         let mut queue = Queue::new(self.settings_of(key), recorded, self.defence);
         queue.recall(self.last_proof);
         if self.standalone {
-            queue.believe_at_once();
+            queue.held.proofs.believe_at_once();
         }
+        queue.calls.queue_number = number;
         let state = QueueState {
-            queue: queue.numbered(number),
+            queue,
             concluded: None,
             last_read: 0,
         };
@@ -546,10 +547,10 @@ impl SemaphoreState {
             state.queue.handle(Event::Listed(news), now, &lookup);
         }
         let conclusion = state.queue.pass(now, &lookup);
-        if !state.queue.has_passed(now) {
+        if !state.queue.schedule.has_passed(now) {
             return None;
         }
-        self.fencing_token = self.fencing_token.max(state.queue.fencing_token());
+        self.fencing_token = self.fencing_token.max(state.queue.held.fencing_token());
         // While an answer is pending, the earlier result is still the latest knowledge.
         let certain = conclusion.certain;
         if certain || !state.queue.is_blocked() {

@@ -5,12 +5,28 @@ use std::{
     sync::Arc,
 };
 
-use super::Lookup;
-use crate::{Identity, Reading, SessionState, reading::Changed, workload::SlotId};
+use super::{
+    Lookup,
+    calls::{Pending, PendingCalls},
+    message::{Action, Call, Outcome},
+    outcomes,
+};
+use crate::{
+    Identity, Reading, SessionState, Settings,
+    plan::{Grant, SessionRequest, Transaction},
+    reading::Changed,
+    workload::SlotId,
+};
 use consul_client::{
-    SessionId,
+    self as consul, OpError, Session, SessionId,
+    clock::Moment,
     id::{IdMap, IdSet},
 };
+
+/// Largest number of sessions that are made at once for a queue: about as many as the slots that one transaction
+/// grants. Each call takes memory while it waits for those before it, and thousands of workloads may be able to have
+/// a slot.
+pub(super) const MOST_SESSIONS_MADE_AT_ONCE: usize = 64;
 
 /// The workload that a contender's session was made for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,7 +49,7 @@ pub(crate) struct Sessions {
     /// The renewed sessions that no transaction was sent for yet, by anybody: only a program can know that.
     pub(crate) unused: IdSet<SessionId>,
     /// The slots that a session is being made for.
-    pub(super) making: BTreeSet<SlotId>,
+    making: BTreeSet<SlotId>,
     /// Sessions that no longer exist although a reading showed their contender; the prefix was read again because of
     /// that.
     outlived: BTreeSet<SessionId>,
@@ -53,20 +69,223 @@ impl Sessions {
         kept.then(|| lookup.life(session).unwrap_or(SessionState::Unknown))
     }
 
-    /// Forgets the sessions made ahead that Consul says are gone, or that are no longer renewed. Returns the
-    /// forgotten sessions that were still being renewed.
-    pub(super) fn forget_dead(&mut self, lookup: &impl Lookup) -> Vec<SessionId> {
-        let mut dead = Vec::new();
+    /// Returns whether a session is being made.
+    pub(crate) fn is_making(&self) -> bool {
+        !self.making.is_empty()
+    }
+
+    /// Returns the workload that a contender's session was made for, as far as that is known.
+    pub(super) fn owner(&self, session: &SessionId) -> Option<&Owner> {
+        self.owners.get(session)
+    }
+
+    /// Returns whether a session that holds a slot, or may hold one, lives at this moment.
+    pub(super) fn any_may_hold(&self, now: Moment, lookup: &impl Lookup) -> bool {
+        let ahead: BTreeSet<_> = self.ahead.values().collect();
+        let lives = |session: &SessionId| {
+            let end = lookup.life(session).and_then(SessionState::end);
+            end.is_some_and(|end| end > now)
+        };
+        let mut kept = self.kept.iter();
+        kept.any(|session| !ahead.contains(session) && lives(session))
+    }
+
+    /// Stops renewing all sessions, and leaves them as they are. A session that is being made is destroyed once its
+    /// answer arrives.
+    pub(super) fn abandon(&mut self, calls: &mut PendingCalls) {
+        calls.forget_made_sessions();
+        for session in std::mem::take(self).kept {
+            calls.act(Action::Forget(session));
+        }
+    }
+
+    /// Requests a session for a slot of a workload, unless one is being made already or too many are. In that case
+    /// the pass after the next answer requests the session.
+    pub(super) fn make(
+        &mut self,
+        request: &SessionRequest,
+        settings: &Settings,
+        calls: &mut PendingCalls,
+    ) {
+        let making = &mut self.making;
+        if making.len() >= MOST_SESSIONS_MADE_AT_ONCE || !making.insert(request.slot()) {
+            return;
+        }
+        let identity = settings.identity(&request.workload, request.ordinal);
+        let call = Call::CreateSession {
+            name: identity.session_name(),
+            ttl: settings.ttl,
+            lock_delay: settings.session_lock_delay(),
+            ahead: request.ahead,
+        };
+        calls.ask(Pending::Session(request.clone()), call);
+    }
+
+    /// Takes over the answer to the call that makes a session.
+    pub(super) fn made(
+        &mut self,
+        request: &SessionRequest,
+        made: Result<SessionId, consul::Error>,
+        settings: &Settings,
+        calls: &mut PendingCalls,
+    ) -> Result<(), consul::Error> {
+        let slot = request.slot();
+        self.making.remove(&slot);
+        let id = made?;
+        let identity = settings.identity(&request.workload, request.ordinal);
+        let own = Owner::Own(Arc::new(identity));
+        self.owners.insert(id.clone(), own);
+        self.kept.insert(id.clone());
+        if settings.is_program() {
+            self.unused.insert(id.clone());
+        }
+        if let Some(other) = self.ahead.insert(slot, id) {
+            self.end(&other, calls);
+        }
+        Ok(())
+    }
+
+    /// Records that a transaction is sent, so that the sessions with which it locks keys may have contenders.
+    pub(super) fn sent(&mut self, transaction: &Transaction) {
+        for session in transaction.locked_by() {
+            self.unused.remove(session);
+        }
+    }
+
+    /// Records that a session has taken the slot of a dead one, so that it is not ahead any more.
+    pub(super) fn replaced(
+        &mut self,
+        gone: &SessionId,
+        session: &SessionId,
+        calls: &mut PendingCalls,
+    ) {
+        self.ahead.retain(|_, other| other != session);
+        // The slot was not released, because another session holds it from now on.
+        self.end(gone, calls);
+    }
+
+    /// Records that slots were granted, and ends the sessions made ahead that no slot needs any more, because the
+    /// contender of another operator was granted the slot.
+    pub(super) fn granted(&mut self, grant: &Grant, calls: &mut PendingCalls) {
+        let (workload, sessions) = (&grant.workload.uid, &grant.sessions);
+        let mut others = Vec::new();
+        self.ahead.retain(|slot, ahead| {
+            let granted = sessions
+                .get(&slot.ordinal)
+                .filter(|_| slot.workload == *workload);
+            others.extend(
+                granted
+                    .filter(|granted| *granted != ahead)
+                    .map(|_| ahead.clone()),
+            );
+            granted.is_none()
+        });
+        for other in others {
+            self.end(&other, calls);
+        }
+    }
+
+    /// Ends the session that was made ahead for a slot, if there is one.
+    pub(super) fn end_ahead(&mut self, slot: &SlotId, calls: &mut PendingCalls) {
+        if let Some(session) = self.ahead.get(slot).cloned() {
+            self.end(&session, calls);
+        }
+    }
+
+    /// Ends the sessions that a transaction without an answer brought into the queue. While such a session lives, the
+    /// transaction could write the contender late, when the session is a dead holder, and bring it back to life.
+    pub(super) fn end_joined(&mut self, transaction: &Transaction, calls: &mut PendingCalls) {
+        for session in &transaction.joins {
+            self.end(session, calls);
+        }
+    }
+
+    /// Stops renewing a session and destroys it.
+    pub(super) fn end(&mut self, session: &SessionId, calls: &mut PendingCalls) {
+        if self.remove(session) {
+            calls.act(Action::Destroy(session.clone()));
+        }
+    }
+
+    /// Forgets the sessions that a refused transaction found gone, before their renewal did. Returns whether there is
+    /// one.
+    pub(super) fn drop_gone(
+        &mut self,
+        transaction: &Transaction,
+        errors: &[OpError],
+        calls: &mut PendingCalls,
+    ) -> bool {
+        let mut any = false;
+        for session in transaction.gone_sessions(errors) {
+            if self.remove(session) {
+                calls.act(Action::Forget(session.clone()));
+                any = true;
+            }
+        }
+        any
+    }
+
+    /// Takes over whose sessions these are, by the sessions that Consul found.
+    pub(super) fn resolved(
+        &mut self,
+        asked: Vec<SessionId>,
+        found: Vec<Session>,
+        settings: &Settings,
+    ) {
+        let names: BTreeMap<_, _> = found
+            .into_iter()
+            .map(|session| (session.id, session.name))
+            .collect();
+        for session in asked {
+            let identity = names.get(&session).and_then(|name| Identity::parse(name));
+            let owner = match identity {
+                Some(identity) if settings.owns(&identity) => Owner::Own(Arc::new(identity)),
+                Some(identity) if *identity.cluster == *settings.cluster.id => Owner::Neighbour,
+                _ => Owner::Foreign,
+            };
+            self.owners.insert(session, owner);
+        }
+    }
+
+    /// Forgets the sessions made ahead that Consul says are gone, or that are no longer renewed.
+    pub(super) fn forget_dead(&mut self, lookup: &impl Lookup, calls: &mut PendingCalls) {
         self.ahead.retain(|_, session| {
             let gone = lookup.life(session) == Some(SessionState::Gone);
             let lives = self.kept.contains(session) && !gone;
             if !lives && self.kept.remove(session) {
                 self.unused.remove(session);
-                dead.push(session.clone());
+                calls.act(Action::Forget(session.clone()));
             }
             lives
         });
-        dead
+    }
+
+    /// Renews the sessions of our contenders that are not renewed yet, as after a start of this process. Destroys the
+    /// sessions whose contender is deleted, and reports what they gave back.
+    pub(super) fn adopt(
+        &mut self,
+        reading: &Reading,
+        calls: &mut PendingCalls,
+        lookup: &impl Lookup,
+    ) {
+        let found = self.found(reading);
+        let gone = self.without_contender(reading);
+        for (session, identity) in found {
+            self.kept.insert(session.clone());
+            calls.act(Action::Adopt(session.clone()));
+            calls.report(Outcome::Adopted { identity, session });
+        }
+        for session in gone {
+            self.end(&session, calls);
+            if let Some(Owner::Own(identity)) = self.owner(&session) {
+                let workload = lookup.workload(&identity.uid);
+                let contender = (identity.clone(), session);
+                if let Some(outcome) = outcomes::given_back(contender, reading, workload.as_deref())
+                {
+                    calls.report(outcome);
+                }
+            }
+        }
     }
 
     /// Whether Consul says that a session is gone whose contender this reading still shows. Each such session is
@@ -104,7 +323,7 @@ impl Sessions {
     }
 
     /// Returns our contenders that are not renewed yet, for example after a start.
-    pub(super) fn found(&mut self, reading: &Reading) -> Vec<(SessionId, Arc<Identity>)> {
+    fn found(&mut self, reading: &Reading) -> Vec<(SessionId, Arc<Identity>)> {
         let Self {
             owners,
             kept,
@@ -124,7 +343,7 @@ impl Sessions {
 
     /// Returns the renewed sessions that have no contender, because an answer of Consul was lost, or because somebody
     /// deleted or unlocked the key. Sessions made ahead don't count.
-    pub(super) fn without_contender(&self, reading: &Reading) -> Vec<SessionId> {
+    fn without_contender(&self, reading: &Reading) -> Vec<SessionId> {
         let ahead: BTreeSet<_> = self.ahead.values().collect();
         let is_without =
             |session: &&SessionId| !ahead.contains(session) && reading.contender(session).is_none();
@@ -148,7 +367,7 @@ impl Sessions {
     }
 
     /// Forgets a session; returns whether it was renewed for this queue.
-    pub(super) fn remove(&mut self, session: &SessionId) -> bool {
+    fn remove(&mut self, session: &SessionId) -> bool {
         self.ahead.retain(|_, ahead| ahead != session);
         self.unused.remove(session);
         self.kept.remove(session)

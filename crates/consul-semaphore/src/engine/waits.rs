@@ -10,7 +10,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::{Conclusion, Engine, Now, Owner, Queue, QueueRef, Stores, lookup::Lookup};
+use super::{Conclusion, Engine, Now, Owner, Queue, QueueRef, Stores, Write, lookup::Lookup};
 use crate::{
     Agreement, Blocked, ContenderBody, Identity, Lock, OnContention, Phase, Uid, Workload,
     decide::skip::takers,
@@ -85,7 +85,7 @@ impl Engine {
             }
             if let Some(queue) = self.existing(queue) {
                 let workload = (&workload).into();
-                queue.record_wait(RecordWait { workload, began });
+                queue.write(Write::RecordWait(RecordWait { workload, began }));
             }
         }
     }
@@ -172,7 +172,7 @@ impl Engine {
             let queues = self.queues_for(&newer.namespace, &newer.workload);
             let may = queues.iter().all(|queue| {
                 let known = self.queue(queue);
-                known.is_none_or(Queue::can_use_consul)
+                known.is_none_or(|known| known.knowledge.is_usable())
             });
             let later = match self.wait_state(&queues, &newer.workload.uid, now) {
                 // The workload no longer waits, or can't be started.
@@ -211,7 +211,7 @@ impl Engine {
             let wait = Duration::try_from(next.duration_since(now.time)).unwrap_or_default();
             let due = now.moment + wait.clamp(LOOK_AGAIN_AFTER, HEARTBEAT);
             if let Some(queue) = self.existing(queue) {
-                queue.wake_by(due);
+                queue.schedule.wake_by(due);
             }
         }
     }
@@ -276,10 +276,15 @@ impl Engine {
         let mut all = true;
         for queue in queues {
             let known = self.existing(queue);
-            if known.is_some_and(|known| !known.has_read_within(age, now)) {
-                self.agenda.mark(queue);
-                all = false;
+            let Some(known) = known.filter(|known| !known.knowledge.has_read_within(age, now))
+            else {
+                continue;
+            };
+            if !known.is_blocked() {
+                known.knowledge.invalidate();
             }
+            self.agenda.mark(queue);
+            all = false;
         }
         all
     }
@@ -316,13 +321,13 @@ impl Engine {
     fn wait_state(&self, queues: &[QueueRef], workload: &Uid, now: Now) -> WaitState {
         together(queues.iter().map(|queue| {
             let known = self.queue(queue);
-            known.map_or(WaitState::Unsure, |known| known.wait_state(workload, now))
+            known.map_or(WaitState::Unsure, |known| wait_state(known, workload, now))
         }))
     }
 
     fn look_again(&mut self, queue: &QueueRef, later: Duration, now: Now) {
         if let Some(queue) = self.existing(queue) {
-            queue.wake_by(now.moment + later);
+            queue.schedule.wake_by(now.moment + later);
         }
     }
 
@@ -356,7 +361,7 @@ impl Engine {
             let workload = &victim.workload;
             let busy = |queue: &QueueRef| {
                 let known = self.queue(queue);
-                known.is_some_and(|known| known.is_busy(&workload.uid))
+                known.is_some_and(|known| known.writes.is_busy(&workload.uid))
             };
             workload.wait.failing || theirs(victim).iter().any(busy)
         };
@@ -372,7 +377,9 @@ impl Engine {
         }
         if victims.len() < lacks {
             if let Some((later, queue)) = soonest.zip(self.existing(queue)) {
-                queue.wake_by(now.moment + later.max(LOOK_AGAIN_AFTER));
+                queue
+                    .schedule
+                    .wake_by(now.moment + later.max(LOOK_AGAIN_AFTER));
             }
             return;
         }
@@ -392,7 +399,7 @@ impl Engine {
             if let Some(theirs) = queues.first()
                 && let Some(known) = self.existing(theirs)
             {
-                known.end(end);
+                known.write(Write::End(end));
                 self.drain(theirs);
             }
         }
@@ -416,8 +423,10 @@ impl Engine {
             if !conclusion.certain || !conclusion.open || !agreed || state.blocked().lasts() {
                 return None;
             }
-            let known = self.queue(queue).filter(|known| known.can_use_consul())?;
-            lacks = lacks.max(known.ends_lacking(workload, now, &stores.of(queue))?);
+            let known = self
+                .queue(queue)
+                .filter(|known| known.knowledge.is_usable())?;
+            lacks = lacks.max(ends_lacking(known, workload, now, &stores.of(queue))?);
         }
         Some(lacks)
     }
@@ -432,7 +441,9 @@ impl Engine {
     ) -> Result<Option<Timestamp>, Duration> {
         let mut since = None;
         for queue in queues {
-            let held = self.queue(queue).and_then(|queue| queue.held_since(victim));
+            let held = self
+                .queue(queue)
+                .and_then(|queue| held_since(queue, victim));
             let Some(held) = held else {
                 return Ok(None);
             };
@@ -493,117 +504,108 @@ fn title(namespace: &str, workload: &Workload) -> String {
     format!("{} {namespace}/{}", workload.kind, workload.name)
 }
 
-/// The part of the rules above that one queue can tell.
-impl Queue {
-    /// Returns what this queue shows about a workload.
-    pub(super) fn wait_state(&self, workload: &Uid, now: Now) -> WaitState {
-        if self.is_busy(workload) || self.is_granting(workload) || self.is_troubled(workload, now) {
-            return WaitState::Engaged;
-        }
-        let Some(reading) = self.reading().filter(|_| !self.is_blocked()) else {
-            return WaitState::Unsure;
-        };
-        // Contenders that have come since the last pass are not among those that the pass checked.
-        let mut newcomers = Vec::new();
-        for (session, _) in reading.changed_contenders() {
-            match self.owner(session) {
-                Some(Owner::Own(identity)) => newcomers.push((session, &**identity)),
-                Some(Owner::Neighbour | Owner::Foreign) => {}
-                None => return WaitState::Unsure,
-            }
-        }
-        let holds = self
-            .own_contenders()
-            .chain(newcomers)
-            .any(|(session, identity)| {
-                identity.uid == *workload && (reading.holds(session) || !reading.is_readable())
-            });
-        if holds {
-            WaitState::Engaged
-        } else {
-            WaitState::Waits
+/// Returns what one queue shows about a workload that asks for slots there.
+fn wait_state(queue: &Queue, workload: &Uid, now: Now) -> WaitState {
+    if queue.writes.is_busy(workload)
+        || queue.is_granting(workload)
+        || queue.writes.refusals.is_troubled(workload, now.moment)
+    {
+        return WaitState::Engaged;
+    }
+    let Some(reading) = queue.reading().filter(|_| !queue.is_blocked()) else {
+        return WaitState::Unsure;
+    };
+    // Contenders that have come since the last pass are not among those that the pass checked.
+    let mut newcomers = Vec::new();
+    for (session, _) in reading.changed_contenders() {
+        match queue.owner(session) {
+            Some(Owner::Own(identity)) => newcomers.push((session, &**identity)),
+            Some(Owner::Neighbour | Owner::Foreign) => {}
+            None => return WaitState::Unsure,
         }
     }
-
-    /// Whether Consul can be read and written here, as far as is known, and the content of the lock key is understood.
-    fn can_use_consul(&self) -> bool {
-        self.operations().is_some() && self.knowledge.is_usable()
+    let holds = queue
+        .active
+        .own_contenders()
+        .chain(newcomers)
+        .any(|(session, identity)| {
+            identity.uid == *workload && (reading.holds(session) || !reading.is_readable())
+        });
+    if holds {
+        WaitState::Engaged
+    } else {
+        WaitState::Waits
     }
+}
 
-    /// Returns how many workloads that ask for the same as this one must end for it to have its slots here; `None` if
-    /// the workload waits for something else, or if that is not known.
-    fn ends_lacking(&self, workload: &Workload, now: Now, lookup: &impl Lookup) -> Option<usize> {
-        let reading = self.reading().filter(|_| !self.is_blocked())?;
-        let (limit, held) = match reading.lock() {
-            Lock::Semaphore { body, .. } => (body.limit(), body.held()),
-            Lock::Mutex { holder, .. } => (1, usize::from(holder.is_some())),
-            Lock::Absent { .. } | Lock::Unreadable(_) => return None,
-        };
-        let own: BTreeMap<_, _> = self.own_contenders().collect();
-        // A slot that comes free may go to the contenders of others.
-        if reading
-            .waiting()
-            .any(|(session, _)| !own.contains_key(session))
-            || self.is_delayed(now.moment)
-        {
+/// Returns how many workloads that ask for the same as this one must end for it to have its slots in a queue; `None` if
+/// the workload waits for something else, or if that is not known.
+fn ends_lacking(
+    queue: &Queue,
+    workload: &Workload,
+    now: Now,
+    lookup: &impl Lookup,
+) -> Option<usize> {
+    let reading = queue.reading().filter(|_| !queue.is_blocked())?;
+    let (limit, held) = match reading.lock() {
+        Lock::Semaphore { body, .. } => (body.limit(), body.held()),
+        Lock::Mutex { holder, .. } => (1, usize::from(holder.is_some())),
+        Lock::Absent { .. } | Lock::Unreadable(_) => return None,
+    };
+    let own: BTreeMap<_, _> = queue.active.own_contenders().collect();
+    // A slot that comes free may go to the contenders of others.
+    if reading
+        .waiting()
+        .any(|(session, _)| !own.contains_key(session))
+        || queue.is_delayed(now.moment)
+    {
+        return None;
+    }
+    // A workload that ends gives back no slot of a rate.
+    if queue.settings().is_rate() {
+        return None;
+    }
+    let restrictions = &queue.settings().restrictions;
+    let opening = restrictions.windows.at(now.time);
+    let limit = restrictions.limit(limit, opening, workload.priority);
+    let limit = usize::try_from(limit).ok()?;
+    let asks = queue.settings().request(workload)?.slots.get();
+    let asks = usize::try_from(asks).ok()?;
+    // The workload can't have its slots, whatever ends.
+    if asks > limit {
+        return None;
+    }
+    let ends = |identity: &Identity| {
+        let workload = lookup.workload(&identity.uid);
+        workload.is_none_or(|workload| workload.phase != Phase::Running)
+    };
+    let comes = own
+        .iter()
+        .filter(|(session, identity)| reading.holds(session) && ends(identity))
+        .count();
+    let lacks = (asks + held).saturating_sub(limit).saturating_sub(comes);
+    Some(lacks.div_ceil(asks))
+}
+
+/// Returns when a running workload got the last of its slots in a queue; `None` if it does not hold all of them, is
+/// being written to or made to fail, or if one of the slots has a cooldown.
+fn held_since(queue: &Queue, workload: &Workload) -> Option<Timestamp> {
+    let reading = queue.reading()?;
+    if queue.writes.is_busy(&workload.uid)
+        || workload.wait.failing
+        || workload.phase != Phase::Running
+    {
+        return None;
+    }
+    let lock_key = queue.settings().prefix.lock_key();
+    let mut since = None;
+    for mut sessions in workload.slots_at(&lock_key) {
+        let session = sessions.find(|session| reading.holds(session))?;
+        let body = ContenderBody::read(&reading.contender(session)?.value)?;
+        if !body.cooldown().is_zero() {
             return None;
         }
-        // A workload that ends gives back no slot of a rate.
-        if self.settings().is_rate() {
-            return None;
-        }
-        let restrictions = &self.settings().restrictions;
-        let opening = restrictions.windows.at(now.time);
-        let limit = restrictions.limit(limit, opening, workload.priority);
-        let limit = usize::try_from(limit).ok()?;
-        let asks = self.settings().request(workload)?.slots.get();
-        let asks = usize::try_from(asks).ok()?;
-        // The workload can't have its slots, whatever ends.
-        if asks > limit {
-            return None;
-        }
-        let ends = |identity: &Identity| {
-            let workload = lookup.workload(&identity.uid);
-            workload.is_none_or(|workload| workload.phase != Phase::Running)
-        };
-        let comes = own
-            .iter()
-            .filter(|(session, identity)| reading.holds(session) && ends(identity))
-            .count();
-        let lacks = (asks + held).saturating_sub(limit).saturating_sub(comes);
-        Some(lacks.div_ceil(asks))
+        since = since.max(Some(body.time));
     }
-
-    /// Returns when a running workload got the last of its slots here; `None` if it does not hold all of them, is being
-    /// written to or made to fail, or if one of the slots has a cooldown.
-    fn held_since(&self, workload: &Workload) -> Option<Timestamp> {
-        let reading = self.reading()?;
-        if self.is_busy(&workload.uid) || workload.wait.failing || workload.phase != Phase::Running
-        {
-            return None;
-        }
-        let lock_key = self.settings().prefix.lock_key();
-        let mut since = None;
-        for mut sessions in workload.slots_at(&lock_key) {
-            let session = sessions.find(|session| reading.holds(session))?;
-            let body = ContenderBody::read(&reading.contender(session)?.value)?;
-            if !body.cooldown().is_zero() {
-                return None;
-            }
-            since = since.max(Some(body.time));
-        }
-        since
-    }
-
-    /// Whether the latest reading was sent at most `age` ago. If not, the next pass reads the prefix again, unless an
-    /// answer of Consul is awaited.
-    fn has_read_within(&mut self, age: Duration, now: Moment) -> bool {
-        let read = self
-            .reading()
-            .is_some_and(|reading| reading.sent + age >= now);
-        if !read && !self.is_blocked() {
-            self.read_again();
-        }
-        read
-    }
+    since
 }

@@ -156,7 +156,7 @@ impl<'a> SemaphoreView<'a> {
             program,
             opening,
             conclusion: conclusion(engine, &watched.queue),
-            is_in_lock_delay: queue.is_some_and(Queue::is_in_lock_delay),
+            is_in_lock_delay: queue.is_some_and(|queue| queue.knowledge.is_in_lock_delay()),
         }
     }
 

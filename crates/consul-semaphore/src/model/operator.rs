@@ -480,7 +480,7 @@ impl Operator {
         if self.timeless
             && let Some(queue) = self.engine.queue_mut(&self.reference)
         {
-            queue.believe_at_once();
+            queue.held.proofs.believe_at_once();
         }
     }
 
@@ -489,7 +489,7 @@ impl Operator {
         let asking = self.store.workloads.iter().filter(|workload| {
             let busy = self
                 .queue()
-                .is_some_and(|queue| queue.is_busy(&workload.uid));
+                .is_some_and(|queue| queue.writes.is_busy(&workload.uid));
             outside.settings.request(workload).is_some()
                 && !busy
                 && !self.stopped.contains(&workload.uid)

@@ -175,7 +175,7 @@ impl Queue {
         let evidence = &self.held.evidence;
         let all = lookup.bound().into_iter();
         let bound: BTreeMap<Uid, Arc<Workload>> = all
-            .filter(|workload| self.decides_about(workload))
+            .filter(|workload| self.settings.decides_about(workload))
             .map(|workload| (workload.uid.clone(), workload))
             .collect();
         let others = bound

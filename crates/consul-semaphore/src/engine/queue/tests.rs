@@ -1,6 +1,15 @@
+use std::collections::BTreeSet;
+
+use jiff::Timestamp;
+
 use super::*;
-use crate::samples;
-use consul_client::{Behavior, Listing};
+use crate::{
+    Phase, SessionState, Workload,
+    engine::{Reach, sessions::MOST_SESSIONS_MADE_AT_ONCE},
+    plan::{SessionRequest, Target},
+    samples,
+};
+use consul_client::{Behavior, Listing, Session};
 
 /// A store with one running workload, and the time at which the workload's session was last renewed.
 struct Store {
@@ -55,6 +64,16 @@ fn held(sent: Moment) -> Listing {
         sent,
         reset: false,
     }
+}
+
+fn make_session(queue: &mut Queue, request: &SessionRequest) {
+    let Queue {
+        settings,
+        sessions,
+        calls,
+        ..
+    } = queue;
+    sessions.make(request, settings, calls);
 }
 
 /// Returns the requested calls.
@@ -192,11 +211,14 @@ fn only_some_sessions_are_made_at_once_however_many_slots_are_free() {
     let mut queue = Queue::new(samples::settings(200), vec![200], Defence::default());
     let ask_for_all = |queue: &mut Queue| {
         for ordinal in 0..200 {
-            queue.make_session(&SessionRequest {
-                workload: Target::from(&workload),
-                ordinal,
-                ahead: false,
-            });
+            make_session(
+                queue,
+                &SessionRequest {
+                    workload: Target::from(&workload),
+                    ordinal,
+                    ahead: false,
+                },
+            );
         }
         calls(queue)
     };
@@ -232,11 +254,14 @@ fn a_session_that_may_have_joined_without_an_answer_ends() {
         };
         let mut queue = Queue::new(settings, vec![1], Defence::default());
         queue.handle(Event::Access(Some(64)), now, &store);
-        queue.make_session(&SessionRequest {
-            workload: Target::from(&workload),
-            ordinal: 0,
-            ahead: true,
-        });
+        make_session(
+            &mut queue,
+            &SessionRequest {
+                workload: Target::from(&workload),
+                ordinal: 0,
+                ahead: true,
+            },
+        );
         for (id, _) in calls(&mut queue) {
             let answer = Answer::SessionMade(Ok("s".into()));
             queue.handle(Event::Answered(id, answer), now, &store);

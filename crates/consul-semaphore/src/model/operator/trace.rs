@@ -26,7 +26,7 @@ impl Operator {
         canon.word(&semaphore.watched().is_known());
         let settings = &outside.settings;
         let now = canon.now();
-        let excluded = queue.excluded_now(now);
+        let excluded = queue.writes.excluded_now(now);
         for uid in canon.workloads() {
             let all = queue.sessions.ahead.iter();
             let ahead = all.filter(|(slot, _)| slot.workload == *uid);
@@ -45,7 +45,7 @@ impl Operator {
         canon.sessions(queue.sessions.unused.iter());
         let troubles = queue.knowledge.troubles.attempts();
         canon.word(&(queue.is_blocked(), troubles));
-        let (defence, fenced) = queue.defended();
+        let (defence, fenced) = (queue.limits.defence, queue.limits.fenced);
         // Both are about limits that are being moved, or fought over.
         if outside.applied != [settings.limit] {
             canon.word(&fenced);

@@ -325,7 +325,7 @@ impl Operator {
             if self.timeless
                 && let Some(queue) = self.engine.queue_mut(&queue(outside, place))
             {
-                queue.believe_at_once();
+                queue.held.proofs.believe_at_once();
             }
         }
     }
