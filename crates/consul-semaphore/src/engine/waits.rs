@@ -122,9 +122,9 @@ impl Engine {
         }
     }
 
-    /// Ends the waits of workloads that joined the queue when as many workloads waited as may. A workload that can have
-    /// its slots now does not count, because it is about to start. A workload that was started before does not fail,
-    /// because it did not come anew, but came back.
+    /// Ends the waits of workloads that joined the queue while the largest allowed number of workloads waited. A workload
+    /// that can have its slots now does not count, because it is about to start. A workload that was started before does
+    /// not fail, because it has only come back to the queue.
     fn end_beyond_max_waiting(&mut self, queue: &QueueRef, now: Now, stores: &impl Stores) {
         let max_waiting = self
             .queue(queue)
@@ -139,14 +139,12 @@ impl Engine {
         if !conclusion.certain || beyond == 0 {
             return;
         }
-        let last = stores
+        let came: Vec<_> = stores
             .of(queue)
-            .joined_last(MOST_WAITS_PER_PASS + in_reach.len());
-        let last = last
+            .joined_last(MOST_WAITS_PER_PASS + in_reach.len())
             .into_iter()
             .filter(|workload| !in_reach.contains(&workload.uid))
-            .take(beyond.min(MOST_WAITS_PER_PASS));
-        let came: Vec<_> = last
+            .take(beyond.min(MOST_WAITS_PER_PASS))
             .filter(|workload| workload.waits_since().is_some())
             .collect();
         for workload in came {
