@@ -6,7 +6,7 @@ use consul_semaphore::consul::{Client, Config};
 use pyo3::prelude::*;
 
 use crate::{
-    error::InvalidSemaphore,
+    error::InvalidSemaphoreError,
     process::{OfProcess, Process},
 };
 
@@ -33,7 +33,7 @@ impl Consul {
         });
         match client {
             Ok(client) => Ok(Self(OfProcess::new(client))),
-            Err(error) => Err(InvalidSemaphore::new_err(error.to_string())),
+            Err(error) => Err(InvalidSemaphoreError::new_err(error.to_string())),
         }
     }
 }

@@ -6,39 +6,40 @@ use consul_semaphore::{NoSlot, holder::AcquireError};
 use pyo3::{PyErr, import_exception};
 
 import_exception!(consul_semaphore._errors, SemaphoreError);
-import_exception!(consul_semaphore._errors, InvalidSemaphore);
-import_exception!(consul_semaphore._errors, Timeout);
-import_exception!(consul_semaphore._errors, Unreachable);
-import_exception!(consul_semaphore._errors, Refused);
-import_exception!(consul_semaphore._errors, Absent);
-import_exception!(consul_semaphore._errors, Conflict);
-import_exception!(consul_semaphore._errors, StillHeld);
+import_exception!(consul_semaphore._errors, InvalidSemaphoreError);
+import_exception!(consul_semaphore._errors, AcquireTimeoutError);
+import_exception!(consul_semaphore._errors, UnreachableError);
+import_exception!(consul_semaphore._errors, RefusedError);
+import_exception!(consul_semaphore._errors, NotFoundError);
+import_exception!(consul_semaphore._errors, ConflictError);
+import_exception!(consul_semaphore._errors, StillHeldError);
 
 /// Returns the exception that tells why no slot was taken.
 pub(crate) fn no_slot(no: &NoSlot) -> PyErr {
     let text = no.to_string();
     if no.waited.is_some() {
-        return Timeout::new_err(text);
+        return AcquireTimeoutError::new_err(text);
     }
     match no.why {
-        AcquireError::Taken(_) => Timeout::new_err(text),
-        AcquireError::Unreachable(_) => Unreachable::new_err(text),
-        AcquireError::Refused(_) => Refused::new_err(text),
-        AcquireError::Absent(_) => Absent::new_err(text),
-        AcquireError::Limit { .. } | AcquireError::Unusable { .. } => Conflict::new_err(text),
+        AcquireError::Taken(_) => AcquireTimeoutError::new_err(text),
+        AcquireError::Unreachable(_) => UnreachableError::new_err(text),
+        AcquireError::Refused(_) => RefusedError::new_err(text),
+        AcquireError::Absent(_) => NotFoundError::new_err(text),
+        AcquireError::Limit { .. } | AcquireError::Unusable { .. } => ConflictError::new_err(text),
     }
 }
 
 /// Converts a number from Python to the type that the library uses.
 pub(crate) fn number<T: TryFrom<i64>>(what: &str, given: i64) -> Result<T, PyErr> {
-    T::try_from(given)
-        .map_err(|_beyond| InvalidSemaphore::new_err(format!("{what} is {given}: out of range")))
+    T::try_from(given).map_err(|_beyond| {
+        InvalidSemaphoreError::new_err(format!("{what} is {given}: out of range"))
+    })
 }
 
 /// Converts a time from Python, in seconds.
 pub(crate) fn time(what: &str, seconds: f64) -> Result<Duration, PyErr> {
     Duration::try_from_secs_f64(seconds).map_err(|_no_time| {
-        InvalidSemaphore::new_err(format!(
+        InvalidSemaphoreError::new_err(format!(
             "{what} is {seconds}: use seconds, 0 or more, or a timedelta"
         ))
     })

@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use crate::{
     call::{self, Call},
     consul::Consul,
-    error::{self, InvalidSemaphore, number, time},
+    error::{self, InvalidSemaphoreError, number, time},
     process::{self, OfProcess, Process, Registered},
     slot::Slot,
 };
@@ -77,7 +77,7 @@ impl Semaphore {
             };
             builder = Some(part.say(named)?);
         }
-        let builder = builder.ok_or_else(|| InvalidSemaphore::new_err("name a semaphore"))?;
+        let builder = builder.ok_or_else(|| InvalidSemaphoreError::new_err("name a semaphore"))?;
         let log = Arc::new(log);
         let builder = common.say(builder)?.on_notice(move |notice| {
             let (level, text) = told(&notice);
@@ -93,7 +93,7 @@ impl Semaphore {
                 let registered = Registered::new(process, semaphore, rests);
                 Ok(Self(OfProcess::new(Arc::new(registered))))
             }
-            Err(error) => Err(InvalidSemaphore::new_err(error.to_string())),
+            Err(error) => Err(InvalidSemaphoreError::new_err(error.to_string())),
         }
     }
 

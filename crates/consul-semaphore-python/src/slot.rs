@@ -12,7 +12,7 @@ use tokio::sync::{RwLock, watch};
 
 use crate::{
     call::{self, Call},
-    error::StillHeld,
+    error::StillHeldError,
     process::{OfProcess, Registered},
 };
 
@@ -110,7 +110,7 @@ impl ReleasableSlot {
     /// Returns the outcome of the release; `None` while the slot is not released.
     fn released(&self) -> Option<PyResult<Option<String>>> {
         match &*self.stage.borrow() {
-            Stage::Gone(outcome) => Some(outcome.clone().map_err(StillHeld::new_err)),
+            Stage::Gone(outcome) => Some(outcome.clone().map_err(StillHeldError::new_err)),
             Stage::Held | Stage::Leaves => None,
         }
     }

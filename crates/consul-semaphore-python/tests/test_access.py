@@ -10,7 +10,14 @@ import unittest
 from pathlib import Path
 from unittest import mock
 
-from consul_semaphore import Consul, InvalidSemaphore, Refused, Semaphore, Timeout, Unreachable
+from consul_semaphore import (
+    AcquireTimeoutError,
+    Consul,
+    InvalidSemaphoreError,
+    RefusedError,
+    Semaphore,
+    UnreachableError,
+)
 from stage import SERVERS, Stage, consul, eventually
 from stage import Consul as Agent
 
@@ -25,7 +32,7 @@ class Others(Stage):
             eventually(lambda: len(self.consul.holders(self.prefix)) == 1)
             with semaphore.slot(timeout=60) as slot:
                 self.assertIn(slot.session, self.consul.holders(self.prefix))
-                with self.assertRaisesRegex(Timeout, "2 of 2 held"), semaphore.slot(timeout=0.5):
+                with self.assertRaisesRegex(AcquireTimeoutError, "2 of 2 held"), semaphore.slot(timeout=0.5):
                     self.fail("consul lock has the other one")
             other.terminate()
         with (Semaphore(self.prefix, limit=2, slots=2)).slot(timeout=60):
@@ -67,12 +74,12 @@ class Access(unittest.TestCase):
                 with_another_token = Consul(token="e2f3a0c4-0000-4000-8000-000000000000")
             with self.semaphore(by_environment).slot(timeout=60):
                 pass
-            with self.assertRaisesRegex(Refused, "does not know the token"):
+            with self.assertRaisesRegex(RefusedError, "does not know the token"):
                 self.semaphore(with_another_token).acquire(timeout=60)
 
     def test_who_is_refused_is_told_the_rules(self) -> None:
         there = Consul(self.agent.address, token=self.token('node "bed" { policy = "read" }'))
-        with self.assertRaisesRegex(Refused, r'Give the token these rules: key_prefix "team/db/" { policy = "write" }'):
+        with self.assertRaisesRegex(RefusedError, r'Give the token these rules: key_prefix "team/db/" { policy = "write" }'):
             self.semaphore(there).acquire(timeout=60)
 
     def test_settings_that_are_wrong_are_named(self) -> None:
@@ -81,7 +88,7 @@ class Access(unittest.TestCase):
             ("CONSUL_CACERT", {"ca_file": "/nowhere", "address": "https://127.0.0.1:1"}),
             ("CONSUL_CLIENT_KEY", {"client_cert": "/nowhere"}),
         ]:
-            with self.subTest(text), self.assertRaisesRegex(InvalidSemaphore, text):
+            with self.subTest(text), self.assertRaisesRegex(InvalidSemaphoreError, text):
                 Consul(**said)
 
     def test_a_token_is_never_pickled(self) -> None:
@@ -96,15 +103,15 @@ class Access(unittest.TestCase):
 
     def test_semaphores_of_two_consuls_are_not_taken_together(self) -> None:
         here, there = Consul(), Consul(self.agent.address)
-        with self.assertRaisesRegex(InvalidSemaphore, "one Consul"):
+        with self.assertRaisesRegex(InvalidSemaphoreError, "one Consul"):
             Semaphore("a", limit=1, consul=here) & Semaphore("b", limit=1, consul=there)
 
     def test_nobody_answers(self) -> None:
         nobody = Semaphore("db", limit=1, consul=Consul("127.0.0.1:1"))
-        with self.assertRaises(Unreachable) as raised:
+        with self.assertRaises(UnreachableError) as raised:
             nobody.acquire(timeout=0)
         self.assertIsInstance(raised.exception, ConnectionError)
-        with self.assertRaisesRegex(Timeout, "not within"):
+        with self.assertRaisesRegex(AcquireTimeoutError, "not within"):
             nobody.acquire(timeout=0.5)
 
 

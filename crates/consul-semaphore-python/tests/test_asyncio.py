@@ -7,7 +7,7 @@ import threading
 import time
 import unittest
 
-from consul_semaphore import Lost, Semaphore, Timeout
+from consul_semaphore import AcquireTimeoutError, Semaphore, SlotLostError
 from stage import PATIENCE, Stage, eventually
 
 
@@ -34,7 +34,7 @@ class Asyncio(Stage, unittest.IsolatedAsyncioTestCase):
         semaphore = Semaphore(self.prefix, limit=1)
         async with semaphore.slot():
             for timeout in (0, 0.2):
-                with self.assertRaises(Timeout):
+                with self.assertRaises(AcquireTimeoutError):
                     async with semaphore.slot(timeout):
                         self.fail("there is none")
 
@@ -100,7 +100,7 @@ class Asyncio(Stage, unittest.IsolatedAsyncioTestCase):
         await self.eventually_contend(0)
 
     async def test_a_lost_slot_ends_its_block(self) -> None:
-        with self.assertRaisesRegex(Lost, f"the slot of {self.prefix} is lost"):
+        with self.assertRaisesRegex(SlotLostError, f"the slot of {self.prefix} is lost"):
             async with Semaphore(self.prefix, limit=1).slot() as slot:
                 self.consul.destroy(slot.session)
                 await forever()
@@ -112,7 +112,7 @@ class Asyncio(Stage, unittest.IsolatedAsyncioTestCase):
         await asyncio.sleep(0)
 
     async def test_a_block_that_ends_just_when_its_slot_is_lost_says_so(self) -> None:
-        with self.assertRaises(Lost):
+        with self.assertRaises(SlotLostError):
             async with Semaphore(self.prefix, limit=1).slot() as slot:
                 self.consul.destroy(slot.session)
                 # It blocks the loop, so that the cancellation comes when the block is over.
@@ -120,7 +120,7 @@ class Asyncio(Stage, unittest.IsolatedAsyncioTestCase):
         await asyncio.sleep(0)
 
     async def test_a_block_that_ends_just_before_its_cancellation_says_so(self) -> None:
-        with self.assertRaises(Lost):
+        with self.assertRaises(SlotLostError):
             async with Semaphore(self.prefix, limit=1).slot() as slot:
                 self.consul.destroy(slot.session)
                 # Who waits second is told after the watch. Then the loop has the loss, and plans the cancellation.
@@ -144,7 +144,7 @@ class Asyncio(Stage, unittest.IsolatedAsyncioTestCase):
         self.addCleanup(go_on.set)
         logger.setLevel(logging.DEBUG)
         logger.addHandler(handler)
-        with self.assertRaises(Lost):
+        with self.assertRaises(SlotLostError):
             async with Semaphore(self.prefix, limit=1).slot() as slot:
                 # Its grant is logged.
                 self.assertTrue(await asyncio.to_thread(logs.wait, PATIENCE))
@@ -184,7 +184,7 @@ class Asyncio(Stage, unittest.IsolatedAsyncioTestCase):
         lost = asyncio.create_task(slot.wait_lost_async())
         self.consul.destroy(slot.session)
         self.assertTrue(await lost)
-        with self.assertRaises(Lost):
+        with self.assertRaises(SlotLostError):
             await slot.release_async()
 
     async def test_a_release_goes_on_when_its_task_is_cancelled(self) -> None:
@@ -197,7 +197,7 @@ class Asyncio(Stage, unittest.IsolatedAsyncioTestCase):
         with self.assertRaises(asyncio.CancelledError):
             await first
         # It waits for the first one, and is told the same.
-        with self.assertRaises(Lost):
+        with self.assertRaises(SlotLostError):
             await slot.release_async()
 
     async def test_who_waits_for_the_loss_is_told_that_there_is_none(self) -> None:

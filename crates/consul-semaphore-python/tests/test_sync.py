@@ -6,7 +6,16 @@ import signal
 import threading
 from datetime import timedelta
 
-from consul_semaphore import Absent, Conflict, Consul, InvalidSemaphore, Lost, Semaphore, Timeout, Window
+from consul_semaphore import (
+    AcquireTimeoutError,
+    ConflictError,
+    Consul,
+    InvalidSemaphoreError,
+    NotFoundError,
+    Semaphore,
+    SlotLostError,
+    Window,
+)
 from stage import Program, Stage, eventually
 
 
@@ -34,11 +43,11 @@ class Sync(Stage):
         semaphore = Semaphore(self.prefix, limit=1, program="first")
         with semaphore.slot():
             for timeout in (0, 0.2, timedelta(seconds=0.2)):
-                with self.assertRaises(Timeout) as raised, semaphore.slot(timeout):
+                with self.assertRaises(AcquireTimeoutError) as raised, semaphore.slot(timeout):
                     self.fail("there is none")
                 self.assertIsInstance(raised.exception, TimeoutError)
                 self.assertRegex(str(raised.exception), f"no slot of {self.prefix} is free: 1 of 1 held, by .*first")
-            with self.assertRaises(Timeout), semaphore.try_slot():
+            with self.assertRaises(AcquireTimeoutError), semaphore.try_slot():
                 self.fail("there is none")
 
     def test_a_slot_that_nobody_refers_to_is_given_back(self) -> None:
@@ -60,11 +69,11 @@ class Sync(Stage):
         self.consul.destroy(slot.session)
         self.assertTrue(slot.wait_lost(timeout=60))
         for _ in range(2):
-            with self.assertRaisesRegex(Lost, f"the slot of {self.prefix} is lost"):
+            with self.assertRaisesRegex(SlotLostError, f"the slot of {self.prefix} is lost"):
                 slot.release()
 
     def test_the_end_of_a_block_says_that_the_slot_was_lost(self) -> None:
-        with self.assertRaisesRegex(Lost, f"the slot of {self.prefix} is lost"):
+        with self.assertRaisesRegex(SlotLostError, f"the slot of {self.prefix} is lost"):
             with Semaphore(self.prefix, limit=1).slot() as slot:
                 self.consul.destroy(slot.session)
                 self.assertTrue(slot.wait_lost(timeout=60))
@@ -101,7 +110,7 @@ class Sync(Stage):
             self.assertEqual(len(self.consul.holders(one)), 1)
             self.assertEqual(len(self.consul.holders(two)), 2)
             self.assertEqual(len({of.fencing_token for of in slot.sequencers}), 1)
-            with self.assertRaisesRegex(Timeout, one), both.try_slot():
+            with self.assertRaisesRegex(AcquireTimeoutError, one), both.try_slot():
                 self.fail("there is none")
         self.assertEqual(self.consul.keys(f"{one}/"), [])
 
@@ -113,7 +122,7 @@ class Sync(Stage):
         ]:
             with (a & b).slot(timeout=60):
                 for prefix in (one, two):
-                    with self.assertRaisesRegex(Timeout, "by .*importer"), Semaphore(prefix, limit=1).try_slot():
+                    with self.assertRaisesRegex(AcquireTimeoutError, "by .*importer"), Semaphore(prefix, limit=1).try_slot():
                         self.fail("there is none")
 
     def test_higher_priorities_are_served_first(self) -> None:
@@ -143,7 +152,7 @@ class Sync(Stage):
         rate = Semaphore(self.prefix, limit=1, period=3600)
         with rate.slot():
             pass
-        with self.assertRaises(Timeout), rate.try_slot():
+        with self.assertRaises(AcquireTimeoutError), rate.try_slot():
             self.fail("the period is not over")
         self.rests = True
 
@@ -157,13 +166,13 @@ class Sync(Stage):
 
     def test_what_others_say_otherwise_is_a_conflict(self) -> None:
         with Semaphore(self.prefix, limit=2).slot():
-            with self.assertRaisesRegex(Conflict, f"is 2 in Consul, not 3.*Set the limit to 2, or delete"):
+            with self.assertRaisesRegex(ConflictError, f"is 2 in Consul, not 3.*Set the limit to 2, or delete"):
                 Semaphore(self.prefix, limit=3).acquire()
-            with self.assertRaisesRegex(Conflict, "Build the semaphore with limit"):
+            with self.assertRaisesRegex(ConflictError, "Build the semaphore with limit"):
                 Semaphore(self.prefix, mutex=True).acquire()
 
     def test_a_prefix_that_must_exist(self) -> None:
-        with self.assertRaisesRegex(Absent, f"there is no semaphore at {self.prefix}"):
+        with self.assertRaisesRegex(NotFoundError, f"there is no semaphore at {self.prefix}"):
             Semaphore(self.prefix, limit=1, must_exist=True).acquire()
 
     def test_what_is_not_possible_is_said_at_once(self) -> None:
@@ -178,16 +187,16 @@ class Sync(Stage):
             ("time zone", {"limit": 1, "windows": [window]}),
             ("at most 0 slots", {"limit": 1, "reserve": (1, 10)}),
         ]:
-            with self.subTest(text), self.assertRaisesRegex(InvalidSemaphore, text) as raised:
+            with self.subTest(text), self.assertRaisesRegex(InvalidSemaphoreError, text) as raised:
                 Semaphore(self.prefix, **said)  # type: ignore[arg-type]
             self.assertIsInstance(raised.exception, ValueError)
-        with self.assertRaisesRegex(InvalidSemaphore, "prefix .* is not valid"):
+        with self.assertRaisesRegex(InvalidSemaphoreError, "prefix .* is not valid"):
             Semaphore("/db/", limit=1)
         # Of the two 60 is what it is if nobody says anything.
         for ttl in (20, 60):
-            with self.assertRaisesRegex(InvalidSemaphore, "ttl: .* in common"):
+            with self.assertRaisesRegex(InvalidSemaphoreError, "ttl: .* in common"):
                 Semaphore("a", limit=1, ttl=ttl) & Semaphore("b", limit=1, ttl=30)
-        with self.assertRaisesRegex(InvalidSemaphore, "named twice"):
+        with self.assertRaisesRegex(InvalidSemaphoreError, "named twice"):
             Semaphore("a", limit=1) & Semaphore("a", limit=1)
 
     def test_a_request_is_for_one_block(self) -> None:
@@ -200,7 +209,7 @@ class Sync(Stage):
     def test_who_waits_is_logged(self) -> None:
         semaphore = Semaphore(self.prefix, limit=1)
         with semaphore.slot(), self.assertLogs("consul_semaphore", logging.INFO) as logs:
-            with self.assertRaises(Timeout):
+            with self.assertRaises(AcquireTimeoutError):
                 semaphore.acquire(timeout=0.5)
             # Logs have a thread of their own. So the grant of the first slot may be logged in here too.
             text = f"waiting: no slot of {self.prefix} is free: 1 of 1 held"
@@ -437,7 +446,7 @@ class Processes(Stage):
         four = both & Semaphore(f"{self.prefix}/four", limit=1)
         with same.slot(timeout=60), four.slot(timeout=60):
             self.assertEqual(len(self.consul.holders(f"{self.prefix}/one")), 2)
-            with self.assertRaisesRegex(Timeout, "by .*importer"), two.try_slot():
+            with self.assertRaisesRegex(AcquireTimeoutError, "by .*importer"), two.try_slot():
                 self.fail("there is none")
 
     def test_a_thread_outlasts_the_main_one_of_its_process_in_its_slot(self) -> None:

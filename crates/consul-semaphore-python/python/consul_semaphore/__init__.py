@@ -14,33 +14,33 @@ Errors are subclasses of `SemaphoreError`, and say what to do. What happens whil
 
 from consul_semaphore._consul import Consul
 from consul_semaphore._errors import (
-    Absent,
-    Conflict,
-    InvalidSemaphore,
-    Lost,
-    Refused,
+    AcquireTimeoutError,
+    ConflictError,
+    InvalidSemaphoreError,
+    NotFoundError,
+    RefusedError,
     SemaphoreError,
-    StillHeld,
-    Timeout,
-    Unreachable,
+    SlotLostError,
+    StillHeldError,
+    UnreachableError,
 )
 from consul_semaphore._semaphore import Semaphore, Window
 from consul_semaphore._slot import Sequencer, Slot, SlotRequest
 
 __all__ = [
-    "Absent",
-    "Conflict",
+    "AcquireTimeoutError",
+    "ConflictError",
     "Consul",
-    "InvalidSemaphore",
-    "Lost",
-    "Refused",
+    "InvalidSemaphoreError",
+    "NotFoundError",
+    "RefusedError",
     "Semaphore",
     "SemaphoreError",
     "Sequencer",
     "Slot",
+    "SlotLostError",
     "SlotRequest",
-    "StillHeld",
-    "Timeout",
-    "Unreachable",
+    "StillHeldError",
+    "UnreachableError",
     "Window",
 ]

@@ -5,33 +5,33 @@ class SemaphoreError(Exception):
     """Something about a semaphore or a slot went wrong."""
 
 
-class InvalidSemaphore(SemaphoreError, ValueError):
+class InvalidSemaphoreError(SemaphoreError, ValueError):
     """The semaphore, or how to reach Consul, can't be as was asked. The text says what is allowed."""
 
 
-class Timeout(SemaphoreError, TimeoutError):
+class AcquireTimeoutError(SemaphoreError, TimeoutError):
     """There was no slot in time. The text says who holds them, or that Consul can't be reached."""
 
 
-class Unreachable(SemaphoreError, ConnectionError):
+class UnreachableError(SemaphoreError, ConnectionError):
     """Consul does not answer, or has no leader. Only without waiting: otherwise it is tried again until the timeout."""
 
 
-class Refused(SemaphoreError):
+class RefusedError(SemaphoreError):
     """Consul refuses. The text says which rules a token lacks."""
 
 
-class Absent(SemaphoreError, LookupError):
+class NotFoundError(SemaphoreError, LookupError):
     """Nobody uses the prefix, and `must_exist` is set."""
 
 
-class Conflict(SemaphoreError):
+class ConflictError(SemaphoreError):
     """Others use the prefix with another limit, or for something else."""
 
 
-class Lost(SemaphoreError):
+class SlotLostError(SemaphoreError):
     """The slot was lost while it was used. Others may have it."""
 
 
-class StillHeld(SemaphoreError):
+class StillHeldError(SemaphoreError):
     """The slot could not be given back: the text says why. It is free once its session has expired."""

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Optional
 from consul_semaphore import _native
 from consul_semaphore._calls import PerProcess, Seconds, seconds, wait, wait_async
 from consul_semaphore._consul import Consul, default
-from consul_semaphore._errors import InvalidSemaphore
+from consul_semaphore._errors import InvalidSemaphoreError
 from consul_semaphore._slot import Slot, SlotRequest, log
 
 
@@ -70,7 +70,7 @@ class _Common:
         for field in fields(self):
             values = {getattr(of, field.name) for of in (self, other)} - {None}
             if len(values) > 1:
-                raise InvalidSemaphore(
+                raise InvalidSemaphoreError(
                     f"{field.name}: slots that are taken together have it in common: say it of one of the semaphores"
                 )
             said.update({field.name: value for value in values})
@@ -184,7 +184,7 @@ class Semaphore:
         if not isinstance(other, Semaphore):
             return NotImplemented
         if self._consul is not other._consul:
-            raise InvalidSemaphore("slots that are taken together are in one Consul: give both the same object")
+            raise InvalidSemaphoreError("slots that are taken together are in one Consul: give both the same object")
         both = Semaphore.__new__(type(self))
         both._build(self._parts + other._parts, self._common & other._common, self._consul)
         return both
@@ -197,7 +197,7 @@ class Semaphore:
 
         timeout: how long it waits; by default for as long as it takes. With 0 it does not wait.
 
-        Raises `Timeout` if there was none in time, and other errors if waiting is useless.
+        Raises `AcquireTimeoutError` if there was none in time, and other errors if waiting is useless.
         """
         return SlotRequest(self, timeout)
 

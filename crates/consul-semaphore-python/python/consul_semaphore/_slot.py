@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple, Optional
 
 from consul_semaphore import _native
 from consul_semaphore._calls import Seconds, seconds, wait, wait_async
-from consul_semaphore._errors import Lost, StillHeld
+from consul_semaphore._errors import SlotLostError, StillHeldError
 
 if TYPE_CHECKING:
     from consul_semaphore._semaphore import Semaphore
@@ -37,9 +37,9 @@ class Slot:
     It is kept alive in the background until it is given back, or nothing refers to it any more. It can be lost, as when
     somebody destroys its session, or Consul can't be reached for nearly its TTL. Then the work must end:
 
-    - `async with` cancels its task, and raises `Lost`
+    - `async with` cancels its task, and raises `SlotLostError`
     - in a thread nobody can interrupt the work: ask `lost` before each step that can't be undone, or wait for it
-      elsewhere, with `wait_lost`. In the end `with` raises `Lost`, if there is no other exception.
+      elsewhere, with `wait_lost`. In the end `with` raises `SlotLostError`, if there is no other exception.
     """
 
     def __init__(self, native: _native.Slot) -> None:
@@ -92,7 +92,7 @@ class Slot:
         A slot of a rate, or with a cooldown, stays held until that is over: it is not waited for. If it is being given
         back already, or was, this waits for that, and says the same of it.
 
-        Raises `Lost` if it was lost before, and `StillHeld` if it could not be given back.
+        Raises `SlotLostError` if it was lost before, and `StillHeldError` if it could not be given back.
         """
         _raise_lost(wait(self._native.release))
 
@@ -114,7 +114,7 @@ class Slot:
             return
         try:
             self.release()
-        except (Lost, StillHeld) as trouble:
+        except (SlotLostError, StillHeldError) as trouble:
             _report(trouble, error)
 
     async def __aenter__(self) -> "Slot":
@@ -133,7 +133,7 @@ class Slot:
         ended = await watch.close() if watch is not None else _Ended.NEVER
         try:
             await self.release_async()
-        except (Lost, StillHeld) as trouble:
+        except (SlotLostError, StillHeldError) as trouble:
             # A cancellation that was only the watch's says no more than that the slot is lost.
             by_watch = ended is _Ended.BY_WATCH and isinstance(error, asyncio.CancelledError)
             _report(trouble, None if by_watch else error)
@@ -143,12 +143,12 @@ class Slot:
 
 def _raise_lost(why: Optional[str]) -> None:
     if why is not None:
-        raise Lost(f"{why}: others may have it, so end what is left of the work, and take another slot")
+        raise SlotLostError(f"{why}: others may have it, so end what is left of the work, and take another slot")
 
 
 def _report(trouble: Exception, error: Optional[BaseException]) -> None:
     """What is wrong with the slot at the end of its block: its work counts for more than a slot that expires."""
-    if isinstance(trouble, Lost) and error is None:
+    if isinstance(trouble, SlotLostError) and error is None:
         raise trouble
     log.warning("%s", trouble)
 
