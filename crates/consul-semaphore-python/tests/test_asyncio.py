@@ -99,6 +99,21 @@ class Asyncio(Stage, unittest.IsolatedAsyncioTestCase):
         del waiting
         await self.eventually_contend(0)
 
+    async def test_a_decorated_coroutine_has_a_slot_in_each_call(self) -> None:
+        semaphore = Semaphore(self.prefix, limit=1)
+
+        @semaphore.slot()
+        async def work(destroys: bool) -> int:
+            (session,) = self.consul.holders(self.prefix)
+            if destroys:
+                self.consul.destroy(session)
+                await forever()
+            return 1
+
+        self.assertEqual([await work(False), await work(False)], [1, 1])
+        with self.assertRaises(SlotLostError):
+            await work(True)
+
     async def test_a_lost_slot_ends_its_block(self) -> None:
         with self.assertRaisesRegex(SlotLostError, f"the slot of {self.prefix} is lost"):
             async with Semaphore(self.prefix, limit=1).slot() as slot:

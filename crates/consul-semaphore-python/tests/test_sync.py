@@ -72,6 +72,38 @@ class Sync(Stage):
             with self.assertRaisesRegex(SlotLostError, f"the slot of {self.prefix} is lost"):
                 slot.release()
 
+    def test_a_function_is_called_when_a_slot_is_lost(self) -> None:
+        semaphore = Semaphore(self.prefix, limit=1)
+        calls: list[str] = []
+        called = threading.Event()
+
+        def call(name: str) -> None:
+            calls.append(name)
+            called.set()
+
+        kept = semaphore.acquire()
+        kept.on_lost(lambda: call("kept"))
+        kept.release()
+        slot = semaphore.acquire()
+        slot.on_lost(lambda: call("lost"))
+        self.consul.destroy(slot.session)
+        self.assertTrue(called.wait(60))
+        called.clear()
+        slot.on_lost(lambda: call("afterwards"))
+        self.assertTrue(called.wait(60))
+        self.assertEqual(calls, ["lost", "afterwards"])
+
+    def test_a_decorated_function_has_a_slot_in_each_call(self) -> None:
+        semaphore = Semaphore(self.prefix, limit=1)
+
+        @semaphore.slot(timeout=60)
+        def holders(more: int) -> int:
+            """It counts them."""
+            return len(self.consul.holders(self.prefix)) + more
+
+        self.assertEqual([holders(1), holders(more=2)], [2, 3])
+        self.assertEqual((holders.__name__, holders.__doc__), ("holders", "It counts them."))
+
     def test_the_end_of_a_block_says_that_the_slot_was_lost(self) -> None:
         with self.assertRaisesRegex(SlotLostError, f"the slot of {self.prefix} is lost"):
             with Semaphore(self.prefix, limit=1).slot() as slot:

@@ -1,12 +1,16 @@
 """A slot, and asking for one."""
 
 import asyncio
+import functools
+import inspect
 import logging
+import threading
+from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from enum import Enum
 from types import TracebackType
-from typing import TYPE_CHECKING, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional, TypeVar, cast
 
 from consul_semaphore import _native
 from consul_semaphore._calls import Seconds, seconds, wait, wait_async
@@ -16,6 +20,8 @@ if TYPE_CHECKING:
     from consul_semaphore._semaphore import Semaphore
 
 log = logging.getLogger("consul_semaphore")
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class Sequencer(NamedTuple):
@@ -47,6 +53,7 @@ class Slot:
         self.sequencers: list[Sequencer] = [Sequencer(*of) for of in native.sequencers()]
         """Of all slots that were granted together, in the order in which their semaphores were named."""
         self._watch: Optional[_Watch] = None
+        self._callbacks: list[_native.Call] = []
 
     def __repr__(self) -> str:
         return f"<Slot {self.sequencers}>"
@@ -85,6 +92,16 @@ class Slot:
     async def wait_lost_async(self) -> bool:
         """The same in asyncio, without a time: `asyncio.wait_for` has one."""
         return await wait_async(self._native.when_lost) is not None
+
+    def on_lost(self, callback: Callable[[], object]) -> None:
+        """Calls a function in a thread of its own as soon as the slot is lost, at once if it is lost already.
+
+        The function is not called if the slot is given back first. It can end the work in a way that another thread
+        can, for example by an event that the work checks, or by ending a child process.
+        """
+        lost: Future[Optional[str]] = Future()
+        lost.add_done_callback(functools.partial(_call_back, callback))
+        self._callbacks.append(self._native.when_lost(lost))
 
     def release(self) -> None:
         """Gives it back, and waits until others can have it.
@@ -146,6 +163,13 @@ def _raise_lost(why: Optional[str]) -> None:
         raise SlotLostError(f"{why}: others may have it, so end what is left of the work, and take another slot")
 
 
+def _call_back(callback: Callable[[], object], lost: "Future[Optional[str]]") -> None:
+    if lost.cancelled() or lost.exception() is not None or lost.result() is None:
+        return
+    # The thread that calls this renews sessions, so it does not wait for a function of somebody else.
+    threading.Thread(target=callback, name="consul_semaphore.on_lost", daemon=True).start()
+
+
 def _report(trouble: Exception, error: Optional[BaseException]) -> None:
     """What is wrong with the slot at the end of its block: its work counts for more than a slot that expires."""
     if isinstance(trouble, SlotLostError) and error is None:
@@ -204,7 +228,10 @@ class _Ended(Enum):
 
 
 class SlotRequest:
-    """What `Semaphore.slot` returns: `with` and `async with` wait for the slot, and give it back."""
+    """What `Semaphore.slot` returns: `with` and `async with` wait for the slot, and give it back.
+
+    It is also a decorator of a function, which may be a coroutine: each call of the function has a slot of its own.
+    """
 
     def __init__(self, semaphore: "Semaphore", timeout: Optional[Seconds]) -> None:
         self._semaphore = semaphore
@@ -239,6 +266,23 @@ class SlotRequest:
     ) -> None:
         if self._slot is not None:
             await self._slot.__aexit__(kind, error, traceback)
+
+    def __call__(self, function: Function) -> Function:
+        if inspect.iscoroutinefunction(function):
+
+            @functools.wraps(function)
+            async def call_async(*arguments: Any, **named: Any) -> Any:
+                async with SlotRequest(self._semaphore, self._timeout):
+                    return await function(*arguments, **named)
+
+            return cast(Function, call_async)
+
+        @functools.wraps(function)
+        def call(*arguments: Any, **named: Any) -> Any:
+            with SlotRequest(self._semaphore, self._timeout):
+                return function(*arguments, **named)
+
+        return cast(Function, call)
 
     def _use(self) -> None:
         if self._used:
