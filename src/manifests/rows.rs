@@ -315,7 +315,7 @@ pub(super) fn writes(kind: &Kind) -> Writes {
                 "spec.status".into(),
                 status_of_run(
                     "'PipelineRunPending', 'TaskRunPending'",
-                    "'Cancelled', 'StoppedRunFinally', 'TaskRunCancelled'",
+                    "'Cancelled', 'CancelledRunFinally', 'StoppedRunFinally', 'TaskRunCancelled'",
                 ),
             )],
         },
@@ -343,7 +343,10 @@ pub(super) fn writes(kind: &Kind) -> Writes {
                 ),
                 (
                     "spec.shutdown".into(),
-                    as_it_was_or("?spec.?shutdown", "optional.of(dyn('Terminate'))"),
+                    as_it_was_or(
+                        "?spec.?shutdown",
+                        "optional.of(dyn('Terminate')), optional.of(dyn('Stop'))",
+                    ),
                 ),
             ],
         },

@@ -120,8 +120,8 @@ pub(crate) const WORKFLOW: Kind = Kind {
         )
     },
     has_failed: |it| {
-        it["status"]["phase"] == "Failed"
-            && it["status"]["message"] == "Stopped with strategy 'Terminate'"
+        let message = it["status"]["message"].as_str().unwrap_or_default();
+        it["status"]["phase"] == "Failed" && message.starts_with("Stopped with strategy")
     },
     can_be_suspended: false,
 };
@@ -151,6 +151,19 @@ pub(crate) const POD: Kind = Kind {
 /// A pod's spec.
 pub(crate) fn pod() -> Value {
     json!({ "restartPolicy": "Never", "containers": [{ "name": "work", "image": "none" }] })
+}
+
+/// The spec of a held one that runs one more pod when it ends: an exit handler, or a finally task.
+pub(crate) fn with_a_last_pod(kind: &Kind) -> Value {
+    let mut spec = (kind.spec)();
+    match kind.name {
+        "Workflow" => spec["onExit"] = "work".into(),
+        "PipelineRun" => {
+            spec["pipelineSpec"]["finally"] = json!([{ "name": "last", "taskSpec": task() }]);
+        }
+        name => panic!("a {name} has no such pod"),
+    }
+    spec
 }
 
 /// A task of Tekton. Without a command, Tekton asks a registry for that of the image.

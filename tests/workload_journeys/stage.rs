@@ -19,7 +19,7 @@ use testbed::{
 };
 use tokio::sync::OnceCell;
 
-use crate::kinds::{Ending, Kind};
+use crate::kinds::{Ending, Kind, with_a_last_pod};
 
 pub(crate) const ASKS: &str = "consul-semaphore.io/semaphore";
 pub(crate) const WAITS: &str = "consul-semaphore.io/waits";
@@ -182,6 +182,24 @@ impl<'a> Described<'a> {
             let metadata = self.manifest.pointer_mut(place).expect("it is there");
             metadata[map][name] = value.into();
         }
+        self
+    }
+
+    /// It runs one more pod when it ends.
+    pub(crate) fn with_a_last_pod(mut self) -> Self {
+        let metadata = self.kind.pods.iter().filter_map(|place| {
+            let place = place.strip_prefix("/spec")?;
+            Some((
+                place,
+                self.manifest.pointer(&format!("/spec{place}"))?.clone(),
+            ))
+        });
+        let metadata: Vec<_> = metadata.collect();
+        let mut spec = with_a_last_pod(self.kind);
+        for (place, metadata) in metadata {
+            *spec.pointer_mut(place).expect("it is there") = metadata;
+        }
+        self.manifest["spec"] = spec;
         self
     }
 

@@ -1,10 +1,15 @@
 //! Waits that end, and running workloads that newer ones replace.
 
+use kube::ResourceExt;
 use serde_json::json;
+use testbed::{
+    eventually,
+    proof::{self, End},
+};
 
 use crate::{
-    kinds::Kind,
-    stage::{ASKS, Described, Stage},
+    kinds::{Kind, PIPELINE_RUN, WORKFLOW},
+    stage::{ASKS, Described, Stage, Workload},
 };
 
 each_kind!(
@@ -101,4 +106,62 @@ async fn replaced_while_it_runs(kind: &'static Kind) {
     b.runs(&stage).await;
     b.is_ended_by_its_user().await;
     stage.is_over(2).await;
+}
+
+#[tokio::test]
+async fn a_replaced_workflow_runs_its_exit_handler_in_its_slot() {
+    replaced_gracefully(&WORKFLOW).await;
+}
+
+#[tokio::test]
+async fn a_replaced_pipeline_run_runs_its_finally_tasks_in_its_slot() {
+    replaced_gracefully(&PIPELINE_RUN).await;
+}
+
+/// What a workload runs at its end runs in its slot, or does not run.
+async fn replaced_gracefully(kind: &'static Kind) {
+    let spec = json!({ "session": { "lockDelay": "0s" } });
+    let stage = Stage::with(crate::stage::bed().await, "graceful", spec).await;
+    let new = |name| {
+        let new = Described::new(kind, &stage.team, name).with_a_last_pod();
+        new.annotated(ON_CONTENTION, "ReplaceRunning")
+            .terminates_in("1s")
+    };
+    let a = new("a").create().await;
+    let session = a.runs(&stage).await;
+    let first = a.running().await[0].name_any();
+    let b = new("b").create().await;
+    a.object.has_event("Replaced").await;
+    let last = pod_after(&a, &first).await;
+    assert!(
+        stage.holders().await.contains(&session),
+        "it is in its slot"
+    );
+    assert_eq!(b.pods().await.len(), 0);
+    proof::pod_ends(&stage.team, &last, End::Succeeded).await;
+    a.object.is("failed", kind.has_failed).await;
+
+    let session = b.runs(&stage).await;
+    let first = b.running().await[0].name_any();
+    let c = new("c").create().await;
+    b.object.has_event("Replaced").await;
+    pod_after(&b, &first).await;
+    stage.bed.consul().destroy_session(&session).await;
+    b.object.has_event("SlotLost").await;
+    b.pods_are_gone().await;
+    b.object.is("failed", kind.has_failed).await;
+    c.all_run().await;
+}
+
+/// Waits until another pod of a workload runs than its first one, and no other, and returns its name.
+async fn pod_after(of: &Workload, first: &str) -> String {
+    eventually("its last pod runs", || async {
+        let running = of.running().await;
+        let names: Vec<_> = running.iter().map(ResourceExt::name_any).collect();
+        match &names[..] {
+            [last] if last != first => Ok(last.clone()),
+            _ => Err(format!("{names:?} run")),
+        }
+    })
+    .await
 }

@@ -169,7 +169,7 @@ pub use {
     seconds::{InvalidSeconds, Seconds},
     settings::{Order, Reserved, Restrictions, Settings, WaitSettings},
     turns::Turns,
-    wait::{InvalidWaitBegan, Wait, WaitBegan},
+    wait::{InvalidWaitBegan, Termination, Wait, WaitBegan},
     workload::{
         CronJob, Granted, GrantedSlot, KindName, MOST_SEMAPHORES, MOST_SLOTS, Phase, Place, SlotId,
         SlotRequest, Traits, Uid, Workload, lock_key_of, lock_key_parts,

@@ -11,7 +11,7 @@ use super::{
     limit::{self, Agreement},
     lock::{Lock, LockChange},
     settings::Settings,
-    wait::WaitBegan,
+    wait::{Termination, WaitBegan},
     workload::{
         CronJob, Granted, GrantedSlot, KindName, Phase, SlotId, Uid, Workload, lock_key_of,
     },
@@ -325,10 +325,13 @@ pub enum Ended {
 }
 
 impl Ended {
+    /// The reason of [`Self::Replaced`] in one word.
+    pub const REPLACED: &str = "Replaced";
+
     /// Returns the reason in one word, as in the workload's annotation.
     pub fn reason(&self) -> &'static str {
         match self {
-            Self::Replaced { .. } => "Replaced",
+            Self::Replaced { .. } => Self::REPLACED,
             Self::Lost(_) => "SlotLost",
         }
     }
@@ -697,8 +700,8 @@ impl Plan {
         if workload.traits.can_be_suspended {
             return self.suspends.push(suspend);
         }
-        // The controller of the workload is already ending it.
-        if workload.wait.failing {
+        // The controller of the workload is already ending it. A graceful end would go on without a slot.
+        if workload.wait.failing == Some(Termination::Immediate) {
             return;
         }
         self.ends.push(End {

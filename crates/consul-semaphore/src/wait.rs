@@ -19,8 +19,8 @@ pub struct Wait {
     /// Time at which the workload was created, in seconds since 1970. Of two workloads that ask for the same slots,
     /// the one with the later time is the newer.
     pub created: i64,
-    /// Whether this operator has made the workload fail, and the workload has not ended yet.
-    pub failing: bool,
+    /// How the workload ends, if this operator has made it fail and it has not ended yet.
+    pub failing: Option<Termination>,
     /// Whether something other than a hold keeps the workload out of the queue for a while. During that time the
     /// workload's phase is that of a workload that has ended.
     pub interrupted: bool,
@@ -31,6 +31,15 @@ pub struct Wait {
     pub began: Option<WaitBegan>,
     /// The times since the beginning in which the wait was interrupted, while this operator knew the workload.
     pub kept_out: Blocked,
+}
+
+/// How the controller of a workload ends it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Termination {
+    /// The workload still runs its exit handlers or finally tasks, in its slots.
+    Graceful,
+    /// The workload starts no more pods.
+    Immediate,
 }
 
 /// The beginning of the wait of a workload that was never started.

@@ -4,7 +4,9 @@
 use std::{collections::BTreeMap, fmt, time::Duration};
 
 use consul_client::SessionId;
-use consul_semaphore::{CronJob, Granted, Phase, Traits, Uid, Wait, WaitBegan};
+use consul_semaphore::{
+    CronJob, Granted, Phase, Termination, Traits, Uid, Wait, WaitBegan, plan::Ended,
+};
 use consul_semaphore_api::annotations;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
 
@@ -41,9 +43,9 @@ pub(crate) trait Read {
     /// Returns what the workload is doing. `granted` says whether a grant started it.
     fn phase(&self, granted: bool) -> Phase;
 
-    /// Whether the operator has made the workload fail.
-    fn is_failing(&self) -> bool {
-        is_failing(self.metadata())
+    /// Returns how the workload ends, if the operator has made it fail.
+    fn termination(&self) -> Option<Termination> {
+        is_failing(self.metadata()).then_some(Termination::Immediate)
     }
 
     /// Whether something other than a hold keeps the workload out of the queue for a while, as if it had ended.
@@ -275,7 +277,7 @@ pub(crate) fn wait(object: &dyn Read, phase: Phase, timeout: Option<Duration>) -
     Wait {
         timeout,
         created: seconds(object.metadata().creation_timestamp.as_ref()),
-        failing: object.is_failing() && !ended,
+        failing: object.termination().filter(|_| !ended),
         interrupted: object.is_interrupted(),
         recorded: waits_since(object.metadata()),
         ..Wait::default()
@@ -291,6 +293,17 @@ pub(crate) fn waits_since(metadata: &ObjectMeta) -> Option<WaitBegan> {
 /// Whether the operator has made the workload fail.
 pub(crate) fn is_failing(metadata: &ObjectMeta) -> bool {
     annotation(metadata, annotations::FAILED).is_some()
+}
+
+/// Returns how a workload ends whose controller ends it gracefully if a newer workload replaces it, and at once for
+/// every other reason.
+pub(crate) fn termination(metadata: &ObjectMeta) -> Option<Termination> {
+    let reason = annotation(metadata, annotations::FAILED)?;
+    Some(if reason == Ended::REPLACED {
+        Termination::Graceful
+    } else {
+        Termination::Immediate
+    })
 }
 
 /// Whether a text is short enough to be the name or the uid of an object.

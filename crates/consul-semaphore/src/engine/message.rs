@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use crate::{
-    Identity, Settings, Workload,
+    Identity, Settings, Termination, Workload,
     plan::{
         Cooling, End, Fail, GiveBack, Grant, RecordWait, Release, Rename, Skip, Start, Suspend,
         Target, Transaction,
@@ -251,8 +251,11 @@ impl Write {
                 sessions.all(|session| workload.started_by(session)) && !workload.lost()
             }
             (Self::Skip(_), workload) => workload.is_none(),
+            (Self::End(end), Some(workload)) if end.is_lost() => {
+                workload.wait.failing == Some(Termination::Immediate) || workload.has_ended()
+            }
             (Self::Fail(_) | Self::End(_), Some(workload)) => {
-                workload.wait.failing || workload.has_ended()
+                workload.wait.failing.is_some() || workload.has_ended()
             }
             (Self::RecordWait(record), Some(workload)) => {
                 workload.wait.recorded == Some(record.began)

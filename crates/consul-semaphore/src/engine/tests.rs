@@ -503,7 +503,9 @@ impl World {
             }
             Write::End(end) => {
                 self.ended.push(end.workload.name.to_string());
-                self.change(&end.workload.uid, |workload| workload.wait.failing = true);
+                self.change(&end.workload.uid, |workload| {
+                    workload.wait.failing = Some(Termination::Graceful);
+                });
             }
         }
         Some(Written::Done)

@@ -361,7 +361,7 @@ impl Engine {
                 let known = self.queue(queue);
                 known.is_some_and(|known| known.writes.is_busy(&workload.uid))
             };
-            workload.wait.failing || theirs(victim).iter().any(busy)
+            workload.wait.failing.is_some() || theirs(victim).iter().any(busy)
         };
         let lacks = lacks.saturating_sub(running.iter().filter(ends).count());
         let (mut victims, mut soonest) = (Vec::new(), None);
@@ -590,7 +590,7 @@ fn ends_lacking(
 fn held_since(queue: &Queue, workload: &Workload) -> Option<Timestamp> {
     let reading = queue.reading()?;
     if queue.writes.is_busy(&workload.uid)
-        || workload.wait.failing
+        || workload.wait.failing.is_some()
         || workload.phase != Phase::Running
     {
         return None;

@@ -7,7 +7,7 @@
 //! | metadata that reaches pods | its own |
 //! | pods | the label `tekton.dev/pipelineRunUID`; pods of nested runs have only the holder label, which Tekton copies |
 //! | stopped while it runs | no: it is ended |
-//! | failed | `spec.status: Cancelled`; nested runs get `StoppedRunFinally`, and the runs in them end, too |
+//! | failed | `spec.status: Cancelled`, or `CancelledRunFinally` if a newer run replaces it; nested runs get `StoppedRunFinally`, and the runs in them end, too |
 
 use consul_semaphore::{Uid, engine::Write};
 use kube_core::ApiResource;
@@ -27,6 +27,7 @@ use crate::{
 const WORDS: Words = Words {
     pending: "PipelineRunPending",
     cancelled: "Cancelled",
+    replaced: "CancelledRunFinally",
 };
 
 /// Returns the API resource of `PipelineRun`s.

@@ -27,6 +27,8 @@ use crate::{
 const WORDS: Words = Words {
     pending: "TaskRunPending",
     cancelled: "TaskRunCancelled",
+    // A TaskRun has no finally tasks.
+    replaced: "TaskRunCancelled",
 };
 
 /// Returns the API resource of `TaskRun`s.

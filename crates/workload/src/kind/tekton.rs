@@ -1,7 +1,7 @@
 //! The parts that `PipelineRun` and `TaskRun` have in common.
 
 use consul_semaphore::{
-    Phase, Traits,
+    Phase, Termination, Traits,
     engine::Write,
     plan::{Start, Target},
 };
@@ -31,8 +31,10 @@ const CONTROLLER: &str = "tekton.dev/pipeline";
 pub(super) struct Words {
     /// Value for a run that is not to start.
     pub(super) pending: &'static str,
-    /// Value for a run that is to end.
+    /// Value for a run that is to end at once.
     pub(super) cancelled: &'static str,
+    /// Value for a run that a newer one replaces, so that its finally tasks still run in its slot.
+    pub(super) replaced: &'static str,
 }
 
 /// A run of either kind.
@@ -99,6 +101,10 @@ impl Read for Run<'_> {
         Phase::Running
     }
 
+    fn termination(&self) -> Option<Termination> {
+        read::termination(self.fields.metadata)
+    }
+
     fn traits(&self) -> Traits {
         Traits {
             can_be_suspended: false,
@@ -143,7 +149,10 @@ impl Words {
             Write::End(write) if *shape == Shape::Nested => {
                 end(&write.workload, &ended(write), STOPPED)
             }
-            Write::End(write) => end(&write.workload, &ended(write), self.cancelled),
+            Write::End(write) if write.is_lost() => {
+                end(&write.workload, &ended(write), self.cancelled)
+            }
+            Write::End(write) => end(&write.workload, &ended(write), self.replaced),
         };
         Some(request)
     }

@@ -13,7 +13,7 @@
 //! deadline runs.
 
 use consul_semaphore::{
-    Identity, Phase, Traits,
+    Identity, Phase, Termination, Traits,
     engine::Write,
     plan::{Start, Target},
 };
@@ -166,6 +166,10 @@ impl Read for Workflow<'_> {
         }
     }
 
+    fn termination(&self) -> Option<Termination> {
+        read::termination(self.metadata)
+    }
+
     fn traits(&self) -> Traits {
         Traits {
             can_be_suspended: false,
@@ -185,8 +189,14 @@ pub(super) fn request(write: &Write) -> Option<Request> {
         Write::Rename(write) => rename(write),
         Write::RecordWait(write) => record_wait(write),
         Write::Skip(_) => Request::Delete,
-        Write::Fail(write) => fail(&write.workload, &json!({ (a::FAILED): write.why.reason() })),
-        Write::End(write) => fail(&write.workload, &ended(write)),
+        Write::Fail(write) => {
+            let annotations = json!({ (a::FAILED): write.why.reason() });
+            shut_down_by(&write.workload, &annotations, TERMINATE)
+        }
+        Write::End(write) if write.is_lost() => {
+            shut_down_by(&write.workload, &ended(write), TERMINATE)
+        }
+        Write::End(write) => shut_down_by(&write.workload, &ended(write), STOP),
     };
     Some(request)
 }
@@ -210,14 +220,20 @@ fn start(start: &Start) -> Request {
 /// `Terminate`.
 pub(super) fn shut_down(target: &Target, shape: &Shape) -> Option<Request> {
     let annotations = json!({ (a::FAILED): SHUT_DOWN });
-    (*shape == Shape::ShutDown).then(|| fail(target, &annotations))
+    (*shape == Shape::ShutDown).then(|| shut_down_by(target, &annotations, TERMINATE))
 }
 
-/// Makes a Workflow fail. The patch unsuspends it, because a user may have suspended it while it ran, and Argo shuts
-/// down no Workflow that is suspended.
-fn fail(target: &Target, annotations: &Value) -> Request {
+/// The value of `spec.shutdown` with which Argo ends all pods and starts no more.
+const TERMINATE: &str = "Terminate";
+
+/// The value of `spec.shutdown` with which Argo ends all pods, and then runs the exit handlers.
+const STOP: &str = "Stop";
+
+/// Shuts a Workflow down, so that it fails. The patch unsuspends it, because a user may have suspended it while it ran,
+/// and Argo shuts down no Workflow that is suspended.
+fn shut_down_by(target: &Target, annotations: &Value, strategy: &str) -> Request {
     Request::Patch(json!({
         "metadata": metadata(target, annotations),
-        "spec": { "suspend": null, "shutdown": "Terminate" },
+        "spec": { "suspend": null, "shutdown": strategy },
     }))
 }

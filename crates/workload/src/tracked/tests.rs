@@ -1,4 +1,4 @@
-use consul_semaphore::{Granted, Phase, plan::Stop};
+use consul_semaphore::{Granted, Phase, Termination, plan::Stop};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -146,10 +146,11 @@ fn a_job_that_was_made_to_fail_is_left_alone_while_it_gets_no_pods() {
             workload.wait.failing,
         )
     };
-    assert_eq!(failing(0, false), (Phase::Stopping, false, true));
+    let immediate = Some(Termination::Immediate);
+    assert_eq!(failing(0, false), (Phase::Stopping, false, immediate));
     assert_eq!(
         failing(1, false),
-        (Phase::Running, true, true),
+        (Phase::Running, true, immediate),
         "it is suspended"
     );
     // A copy of the workload is like any other suspended workload.

@@ -1,5 +1,5 @@
 use consul_semaphore::{
-    Phase,
+    Phase, Termination,
     engine::Write,
     plan::{End, Ended, Fail, Failed},
 };
@@ -7,8 +7,8 @@ use consul_semaphore_workload::{Kind, Obstacle};
 use serde_json::{Value, json};
 
 use super::{
-    SESSION, UID, applied, forgets_its_grant, granted, object, phase, reads_its_grant_back, sent,
-    tracked, workload,
+    SESSION, UID, applied, forgets_its_grant, granted, loses_its_slot, object, phase,
+    reads_its_grant_back, sent, tracked, workload,
 };
 
 const KIND: Kind = Kind::Workflow;
@@ -158,10 +158,19 @@ fn it_is_shut_down_where_others_are_suspended_or_fail() {
         Write::End(End { workload, why })
     });
     let ended = applied(&granted, &end);
-    assert_eq!(ended["spec"]["shutdown"], "Terminate");
+    assert_eq!(ended["spec"]["shutdown"], "Stop", "its exit handler runs");
     assert_eq!(
         ended["spec"]["suspend"],
         Value::Null,
         "Argo shuts down nothing that is suspended"
     );
+    let read = workload(&KIND, &ended);
+    assert_eq!(read.wait.failing, Some(Termination::Graceful));
+    let lost = applied(&ended, &loses_its_slot(&KIND, &ended));
+    assert_eq!(
+        lost["spec"]["shutdown"], "Terminate",
+        "it has no slot for that"
+    );
+    let read = workload(&KIND, &lost);
+    assert_eq!(read.wait.failing, Some(Termination::Immediate));
 }

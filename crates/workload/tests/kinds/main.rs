@@ -18,7 +18,7 @@ use consul_client::{Entry, clock::Moment};
 use consul_semaphore::{
     Identity, Phase, Workload,
     engine::Write,
-    plan::{Grant, Start, Target, Transaction},
+    plan::{End, Ended, Grant, Start, Suspend, Suspended, Target, Transaction},
 };
 use consul_semaphore_workload::{Kind, Request, TrackedWorkload};
 use serde_json::{Value, json};
@@ -101,6 +101,20 @@ fn sent(kind: &Kind, object: &Value, write: impl FnOnce(Target) -> Write) -> Req
     let now = "2026-01-01T00:00:20.5Z".parse().expect("a time");
     let request = kind.request(&write, &tracked.shape, now);
     request.expect("it can be said")
+}
+
+/// The request that ends an object that has lost its slot and can't be held again.
+fn loses_its_slot(kind: &Kind, object: &Value) -> Request {
+    sent(kind, object, |workload| {
+        let lost = Suspend {
+            workload: workload.clone(),
+            why: Suspended::SlotLost,
+            session: None,
+            since: 0,
+        };
+        let why = Ended::Lost(Box::new(lost));
+        Write::End(End { workload, why })
+    })
 }
 
 /// The object after it was granted its slot.

@@ -281,7 +281,7 @@ fn one_that_has_waited_for_too_long_leaves_the_queue_and_its_status_says_so() {
         let failing = row.fail(&waiting);
         assert_eq!(failing.pointer(row.hold), Some(&json!(true)));
         let read = tracked(&row.kind, &failing);
-        assert!(!read.workload.is_queued() && read.workload.wait.failing);
+        assert!(!read.workload.is_queued() && read.workload.wait.failing.is_some());
         assert!(read.may_have_pods());
         let Some(Request::Status(failure)) = row.failure(&failing) else {
             panic!("it is to fail");
@@ -306,7 +306,7 @@ fn a_copy_of_one_that_was_to_fail_waits() {
         copy["metadata"]["uid"] = "another".into();
         let read = tracked(&row.kind, &copy);
         assert!(read.workload.is_queued(), "{copy}");
-        assert!(!read.workload.wait.failing && !read.may_have_pods());
+        assert!(read.workload.wait.failing.is_none() && !read.may_have_pods());
         assert_eq!(row.failure(&copy), None);
     }
 }
@@ -320,7 +320,7 @@ fn one_whose_status_can_t_say_that_it_failed_is_put_on_hold() {
         let held = applied(&failing, &held);
         let read = tracked(&row.kind, &held);
         assert!(read.workload.is_held_back(), "{held}");
-        assert!(!read.workload.wait.failing && !read.may_have_pods());
+        assert!(read.workload.wait.failing.is_none() && !read.may_have_pods());
         assert_eq!(row.failure(&held), None);
     }
 }

@@ -1,5 +1,5 @@
 use consul_semaphore::{
-    Phase, Workload,
+    Phase, Termination, Workload,
     engine::Write,
     plan::{End, Ended, Fail, Failed, Stop, Suspend, Suspended},
 };
@@ -7,8 +7,8 @@ use consul_semaphore_workload::{Kind, Object, Obstacle};
 use serde_json::{Value, json};
 
 use super::{
-    UID, applied, forgets_its_grant, granted, object, phase, reads_its_grant_back, sent, tracked,
-    workload,
+    UID, applied, forgets_its_grant, granted, loses_its_slot, object, phase, reads_its_grant_back,
+    sent, tracked, workload,
 };
 
 /// The kinds of runs, with their words for `spec.status`.
@@ -89,7 +89,8 @@ fn it_is_cancelled_where_others_are_suspended_or_fail() {
         let failed = applied(&run, &fail);
         assert_eq!(failed["spec"]["status"], cancelled);
         let read = workload(&kind, &failed);
-        assert_eq!((read.phase, read.wait.failing), (Phase::Stopping, true));
+        let failing = Some(Termination::Immediate);
+        assert_eq!((read.phase, read.wait.failing), (Phase::Stopping, failing));
 
         let granted = granted(&kind, &run);
         assert!(!workload(&kind, &granted).traits.can_be_suspended);
@@ -98,7 +99,17 @@ fn it_is_cancelled_where_others_are_suspended_or_fail() {
             Write::End(End { workload, why })
         });
         let ended = applied(&granted, &end);
-        assert_eq!(ended["spec"]["status"], cancelled);
+        let finally = match kind {
+            Kind::PipelineRun => "CancelledRunFinally",
+            _ => cancelled,
+        };
+        assert_eq!(ended["spec"]["status"], finally, "its finally tasks run");
+        let read = workload(&kind, &ended);
+        assert_eq!(read.wait.failing, Some(Termination::Graceful));
+        let lost = applied(&ended, &loses_its_slot(&kind, &ended));
+        assert_eq!(lost["spec"]["status"], cancelled, "it has no slot for them");
+        let read = workload(&kind, &lost);
+        assert_eq!(read.wait.failing, Some(Termination::Immediate));
         assert_eq!(
             phase(&kind, &ended),
             Phase::Running,

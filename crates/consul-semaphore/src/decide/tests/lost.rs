@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{
-    OnSlotLost, SessionState,
+    OnSlotLost, SessionState, Termination,
     plan::{End, Ended, Suspended},
 };
 
@@ -133,13 +133,20 @@ fn one_that_cannot_be_suspended_is_ended_once_instead() {
         };
         assert!(matches!(why, Ended::Lost(lost) if lost.why == expected));
     }
-    let mut facts = Facts::new(1, &["foreign"]);
-    facts.contender("foreign").session("a", "new");
-    a.wait.failing = true;
-    facts.bound(a);
-    facts.queue(&[waiting("b")]).session("b", "sb");
-    let plan = facts.decide();
-    assert_eq!((plan.suspends, plan.ends), (vec![], vec![]));
+    for (termination, ends) in [(Termination::Graceful, 1), (Termination::Immediate, 0)] {
+        let mut facts = Facts::new(1, &["foreign"]);
+        facts.contender("foreign").session("a", "new");
+        let mut failing = a.clone();
+        failing.wait.failing = Some(termination);
+        facts.bound(failing);
+        facts.queue(&[waiting("b")]).session("b", "sb");
+        let plan = facts.decide();
+        assert_eq!(
+            (plan.suspends.len(), plan.ends.len()),
+            (0, ends),
+            "{termination:?}"
+        );
+    }
 }
 
 #[test]

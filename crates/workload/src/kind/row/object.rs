@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use consul_semaphore::{
-    Phase, Traits,
+    Phase, Termination, Traits,
     engine::Write,
     plan::{Start, Stop, Target},
 };
@@ -126,15 +126,16 @@ impl Read for RowObject<'_> {
             };
         }
         // An object that is to fail does so once its pods are gone.
-        if suspended && !self.is_failing() {
+        if suspended && self.termination().is_none() {
             Phase::Idle
         } else {
             Phase::Stopping
         }
     }
 
-    fn is_failing(&self) -> bool {
-        read::marked(&self.object.metadata).is_some()
+    fn termination(&self) -> Option<Termination> {
+        let mark = read::marked(&self.object.metadata);
+        mark.map(|_| Termination::Immediate)
     }
 
     fn suspended_at(&self) -> Option<&Time> {
