@@ -1038,13 +1038,13 @@ impl Engine {
         let Some((first, start)) = queues.first().zip(start) else {
             return;
         };
-        for queue in queues {
+        let was_sent = self
+            .existing(first)
+            .is_some_and(|queue| queue.start_by(&start, timeout, not_after));
+        for queue in queues.iter().filter(|_| was_sent) {
             if let Some(queue) = self.existing(queue) {
                 queue.held.starts.sent(start.sessions());
             }
-        }
-        if let Some(queue) = self.existing(first) {
-            queue.start_by(&start, timeout, not_after);
         }
     }
 

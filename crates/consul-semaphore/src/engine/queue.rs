@@ -627,17 +627,18 @@ impl Queue {
         }
     }
 
-    /// Starts a workload in the slots of all its lock keys, if that can be answered in time. The write may take no
-    /// longer than it may at any of the lock keys.
-    pub(super) fn start_by(&mut self, start: &Start, timeout: Duration, not_after: Moment) {
+    /// Starts a workload in the slots of all its lock keys, unless another write to it is pending. The write may take no
+    /// longer than it may at any of the lock keys. Returns whether the start was sent.
+    pub(super) fn start_by(&mut self, start: &Start, timeout: Duration, not_after: Moment) -> bool {
         let write = Write::Start(start.clone());
         let calls = &mut self.calls;
-        if self
+        let was_sent = self
             .writes
-            .send_within(write, timeout, Some(not_after), calls)
-        {
+            .send_within(write, timeout, Some(not_after), calls);
+        if was_sent {
             self.held.starts.sent(start.sessions());
         }
+        was_sent
     }
 
     /// Returns until when the evidence lasts for the slots in which a workload is to be started. Returns `None` if
