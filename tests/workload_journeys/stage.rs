@@ -228,6 +228,12 @@ impl<'a> Described<'a> {
         self
     }
 
+    /// A field of its spec has this value.
+    pub(crate) fn with(mut self, field: &str, value: Value) -> Self {
+        self.manifest["spec"][field] = value;
+        self
+    }
+
     /// Its pipeline is the only task of another one.
     pub(crate) fn nested_in(mut self, task: &str) -> Self {
         let spec = self.manifest["spec"]["pipelineSpec"].take();

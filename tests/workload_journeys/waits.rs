@@ -108,6 +108,41 @@ async fn replaced_while_it_runs(kind: &'static Kind) {
     stage.is_over(2).await;
 }
 
+/// As `argo terminate` and `argo stop` shut it down: Argo does nothing about that while a Workflow is suspended.
+#[tokio::test]
+async fn a_workflow_that_is_shut_down_while_it_waits_ends_at_once() {
+    let stage = Stage::new("shutdown").await;
+    let holder = stage.job("holder").runs("1h").create().await;
+    holder.is_running().await;
+    for strategy in ["Terminate", "Stop"] {
+        let name = strategy.to_lowercase();
+        let waits = Described::new(&WORKFLOW, &stage.team, &name).with("onExit", "work".into());
+        let waits = waits.waits().await;
+        let shut_down = json!([{ "op": "add", "path": "/spec/shutdown", "value": strategy }]);
+        waits.object.change(shut_down).await.expect("a shutdown");
+        waits.fails("ShutDown").await;
+        assert_eq!(waits.pods().await.len(), 0, "nor its exit handler");
+    }
+    holder.finish().await;
+    stage.is_over(1).await;
+}
+
+#[tokio::test]
+async fn the_owner_of_a_waiting_workflow_is_warned_that_its_deadline_runs() {
+    let stage = Stage::new("deadline").await;
+    let holder = stage.job("holder").runs("1h").create().await;
+    holder.is_running().await;
+    let waits = Described::new(&WORKFLOW, &stage.team, "waits");
+    let waits = waits
+        .with("activeDeadlineSeconds", 3600.into())
+        .waits()
+        .await;
+    let note = waits.object.has_event("CountsAsRunning").await;
+    assert!(note.contains("spec.activeDeadlineSeconds"), "{note}");
+    holder.finish().await;
+    waits.runs(&stage).await;
+}
+
 #[tokio::test]
 async fn a_replaced_workflow_runs_its_exit_handler_in_its_slot() {
     replaced_gracefully(&WORKFLOW).await;
