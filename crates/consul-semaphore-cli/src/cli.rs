@@ -4,6 +4,7 @@
     reason = "these comments are the help, which is shown as it stands"
 )]
 
+mod examples;
 mod held;
 mod inspect;
 mod lease;
@@ -44,37 +45,44 @@ pub(crate) struct Cli {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Run a command in slots of one or several semaphores: wait for the slots, hold them, and release them
-    #[command(after_help = format!("{HELP}\n\n{CONSUL_ENVIRONMENT}"))]
+    #[command(after_help = help(examples::EXEC, HELP))]
     Exec(Box<ExecFlags>),
     /// Take slots, print them and leave them held for a fixed time, for work that consists of several processes, such
     /// as the steps of a pipeline
-    #[command(after_help = format!("{ACQUIRE_HELP}\n\n{CONSUL_ENVIRONMENT}"))]
+    #[command(after_help = help(examples::ACQUIRE, ACQUIRE_HELP))]
     Acquire(Box<AcquireFlags>),
     /// Extend the time of the slots that `acquire` took: they stay held for the full time of --for, counted from now
-    #[command(after_help = format!("{RENEW_HELP}\n\n{CONSUL_ENVIRONMENT}"))]
+    #[command(after_help = help(examples::RENEW, RENEW_HELP))]
     Renew(Box<RenewFlags>),
     /// Report by the exit code whether a slot, or each of several slots, is still held
-    #[command(after_help = format!("{HELD_HELP}\n\n{CONSUL_ENVIRONMENT}"))]
+    #[command(after_help = help(examples::HELD, HELD_HELP))]
     Held(Box<HeldFlags>),
     /// List all semaphores, or those below a prefix
-    #[command(visible_alias = "ls", after_help = format!("{}\n\n{CONSUL_ENVIRONMENT}", inspect::HELP))]
+    #[command(visible_alias = "ls", after_help = help(examples::LIST, inspect::HELP))]
     List(Box<ListFlags>),
     /// Show a semaphore: who holds its slots, and who waits
-    #[command(after_help = format!("{}\n\n{CONSUL_ENVIRONMENT}", inspect::HELP))]
+    #[command(after_help = help(examples::SHOW, inspect::HELP))]
     Show(Box<ShowFlags>),
     /// Print a line for each change: slots that are granted, released or lost, clients that begin to wait, new limits
-    #[command(after_help = format!("{}\n\n{CONSUL_ENVIRONMENT}", inspect::HELP))]
+    #[command(after_help = help(examples::WATCH, inspect::HELP))]
     Watch(Box<WatchFlags>),
     /// Release the slots that `acquire` took. With a prefix and a session, take a slot from a holder that is stuck or
     /// dead: the command says what will happen, and asks you to confirm
-    #[command(after_help = format!("{}\n\n{CONSUL_ENVIRONMENT}", inspect::HELP))]
+    #[command(after_help = help(examples::RELEASE, inspect::HELP))]
     Release(Box<ReleaseFlags>),
     /// Print the script that completes this program's commands and flags in a shell
+    #[command(after_help = examples::COMPLETION)]
     Completion(CompletionFlags),
     /// Write the manual pages of this program into a folder, for example to package them
+    #[command(after_help = examples::MANUAL)]
     Manual(ManualFlags),
     #[command(hide = true)]
     Become(exec::Become),
+}
+
+/// Returns the end of a command's help: examples, the meaning of its exit code, and the variables for Consul.
+fn help(examples: &str, meaning: &str) -> String {
+    format!("{examples}\n\n{meaning}\n\n{CONSUL_ENVIRONMENT}")
 }
 
 /// The command's environment, and the meaning of the exit code.

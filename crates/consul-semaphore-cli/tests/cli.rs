@@ -172,6 +172,27 @@ fn help_tells_of_every_environment_variable_of_consul() {
 }
 
 #[test]
+fn the_help_of_each_command_has_an_example() {
+    for command in [
+        "exec",
+        "acquire",
+        "renew",
+        "held",
+        "list",
+        "show",
+        "watch",
+        "release",
+        "completion",
+        "manual",
+    ] {
+        let help = text(PROGRAM.run(&[command, "--help"], &[]).stdout);
+        let example = format!("\n  consul-semaphore {command}");
+        let is_there = help.contains(&example) || help.contains("source <(consul-semaphore comp");
+        assert!(help.contains("Example") && is_there, "{help}");
+    }
+}
+
+#[test]
 fn each_command_has_a_manual_page() {
     let folder = Folder::new().unwrap();
     let path = folder.path().to_str().unwrap();

@@ -102,7 +102,10 @@ fn understood(mut error: clap::Error) -> Option<clap::Error> {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// List the semaphores of all namespaces, or of one
-    #[command(alias = "ls")]
+    #[command(
+        alias = "ls",
+        after_help = "Example:\n  kubectl csem list -A -l team=a"
+    )]
     List {
         #[command(flatten)]
         everywhere: Everywhere,
@@ -114,6 +117,7 @@ pub(crate) enum Command {
         output: Option<OutputFormat>,
     },
     /// Show a semaphore: who holds its slots, who waits and why, what happened last
+    #[command(after_help = "Example:\n  kubectl csem show db-migrations")]
     Show {
         /// The name of the ConsulSemaphore
         #[arg(value_parser = semaphore_name)]
@@ -123,6 +127,9 @@ pub(crate) enum Command {
         output: Option<OutputFormat>,
     },
     /// Say why a workload waits, or what it does instead, and what to do about it
+    #[command(
+        after_help = "Examples:\n  kubectl csem why migrate-42\n  kubectl csem why pipelinerun/deploy"
+    )]
     Why {
         #[command(flatten)]
         workload: OneWorkload,
@@ -131,6 +138,7 @@ pub(crate) enum Command {
         output: Option<OutputFormat>,
     },
     /// Watch one semaphore or all: the output of show or list, kept up to date. Ctrl-C ends it
+    #[command(after_help = "Example:\n  kubectl csem watch db-migrations")]
     Watch {
         /// The name of a ConsulSemaphore
         #[arg(value_parser = semaphore_name, conflicts_with = "all_namespaces")]
@@ -142,10 +150,13 @@ pub(crate) enum Command {
         selector: Option<String>,
     },
     /// Keep a waiting workload out of the queue
+    #[command(after_help = "Example:\n  kubectl csem hold migrate-42")]
     Hold(OneWorkload),
     /// Put a workload that is on hold back into the queue
+    #[command(after_help = "Example:\n  kubectl csem unhold migrate-42")]
     Unhold(OneWorkload),
     /// Change the priority of a waiting workload
+    #[command(after_help = "Example:\n  kubectl csem bump migrate-42 100")]
     Bump {
         #[command(flatten)]
         workload: OneWorkload,
@@ -166,8 +177,10 @@ pub(crate) enum Command {
         priority: Option<i32>,
     },
     /// Grant no more slots; Jobs that hold a slot continue
+    #[command(after_help = "Example:\n  kubectl csem pause db-migrations")]
     Pause(OneSemaphore),
     /// Grant slots again
+    #[command(after_help = "Example:\n  kubectl csem resume db-migrations")]
     Resume(OneSemaphore),
     /// Take a slot away from its holder, by destroying the holder's session in Consul. Asks for confirmation first
     #[command(after_help = RELEASE_HELP)]
@@ -200,12 +213,18 @@ pub(crate) enum Command {
 const RELEASE_HELP: &str = "\
 The slots are in Consul, so this command calls Consul itself. It reads CONSUL_HTTP_ADDR, CONSUL_HTTP_TOKEN and the
 other variables of Consul's tools. The token needs key read on the semaphore's prefix, and session write on the
-session's node.";
+session's node.
+
+Example:
+  kubectl csem release db-migrations migrate-42";
 
 const COMPLETION_HELP: &str = "\
 kubectl's own completion also completes `kubectl csem`, in every shell, if this program is on the PATH as
 kubectl_complete-csem, too: ln -s kubectl-csem kubectl_complete-csem. The script that this command prints completes
-the word kubectl-csem.";
+the word kubectl-csem.
+
+Example:
+  source <(kubectl csem completion bash)";
 
 /// Which namespaces are listed.
 #[derive(Args, Clone, Copy, Debug)]

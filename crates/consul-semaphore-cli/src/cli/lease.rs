@@ -23,11 +23,7 @@ pub(super) const ACQUIRE_HELP: &str = "\
 It prints CONSUL_SEMAPHORE_SESSION, CONSUL_SEMAPHORE_LOCK_KEY,
 CONSUL_SEMAPHORE_LOCK_INDEX and CONSUL_SEMAPHORE_FENCING_TOKEN, and for several slots
 also CONSUL_SEMAPHORE_SLOTS. `held`, `renew` and `release` read these variables from
-the environment:
-  consul-semaphore acquire --prefix shared/db --limit 3 --for 2h >> \"$GITHUB_ENV\"
-or in a shell, where the first line ends a script with `set -e` if there is no slot:
-  slot=$(consul-semaphore acquire --prefix shared/db -n 3 --for 2h --output shell)
-  eval \"$slot\"
+the environment.
 
 Exit code: 0, or one of these, which mean the same as for `exec`:
    69  Consul can't be reached, has no leader, is overloaded or fails: with --try,
