@@ -49,16 +49,6 @@ impl<T: Copy + Ord> DueTimes<T> {
         }
     }
 
-    /// Returns the number of workloads.
-    pub(super) fn len(&self) -> usize {
-        self.times.len()
-    }
-
-    /// Returns all workloads, the one with the latest time first.
-    pub(super) fn latest(&self) -> impl Iterator<Item = &Uid> {
-        self.by_time.iter().rev().map(|(_, workload)| workload)
-    }
-
     /// Returns the workloads that are due, the earliest first.
     pub(super) fn due(&self, now: T) -> impl Iterator<Item = &Uid> {
         let due = self

@@ -90,9 +90,6 @@ pub(super) enum Reason {
     /// The Job failed because a newer Job, which the message names, waits for the same slots: `on-contention` is
     /// `ReplaceWaiting` or `ReplaceRunning` in both.
     Superseded,
-    /// The Job failed because the number of Jobs in `spec.maxWaiting` already waited when it joined the queue. Create the
-    /// Job again when fewer Jobs wait, or raise `spec.maxWaiting`.
-    QueueFull,
     /// The running Job was ended because a newer Job, which the message names, replaces it: `on-contention` is
     /// `ReplaceRunning` in the newer Job.
     Replaced,
@@ -179,7 +176,6 @@ impl Reason {
             | Self::Contended
             | Self::WaitTimedOut
             | Self::Superseded
-            | Self::QueueFull
             | Self::Replaced
             | Self::RanWithoutSlot
             | Self::StartRefused
@@ -219,7 +215,7 @@ impl Reason {
             Self::RanWithoutSlot => "Suspend",
             Self::OnHold | Self::PutOnHold => "Hold",
             Self::Skipped => "Delete",
-            Self::Contended | Self::WaitTimedOut | Self::Superseded | Self::QueueFull => "Fail",
+            Self::Contended | Self::WaitTimedOut | Self::Superseded => "Fail",
             Self::Replaced | Self::ShutDown => "End",
             Self::NoSemaphore
             | Self::Malformed

@@ -665,20 +665,6 @@ impl Index {
         }
     }
 
-    /// Returns the number of workloads that wait in a queue.
-    pub(super) fn waiting_count(&self, queue: &QueueRef) -> usize {
-        let state = self.state();
-        state.queue(queue).map_or(0, |queue| queue.since.len())
-    }
-
-    /// Returns the workloads that joined a queue last, at most this many, the last one first.
-    pub(super) fn joined_last(&self, queue: &QueueRef, most: usize) -> Vec<Arc<Workload>> {
-        let state = self.state();
-        let last = state.queue(queue).map(|queue| queue.since.latest());
-        let last = last.into_iter().flatten().take(most);
-        last.filter_map(|uid| state.workload(uid)).collect()
-    }
-
     /// Returns the waiting workloads that a newer one supersedes.
     pub(super) fn superseded(&self, queue: &QueueRef, most: usize) -> Vec<Superseded> {
         let mut state = self.state();

@@ -166,19 +166,6 @@ async fn checks_what_ends_waits(api: &Semaphores) {
         "waitTimeout must be whole hours, minutes and seconds from 1s to 720h, such as 30m or 2h";
     api.refuse(invalid.map(waits), "spec.waitTimeout", allowed)
         .await;
-    let waiting = |most: i64| json!({ "limit": 1, "maxWaiting": most });
-    for most in [1, 100_000] {
-        let made = api.accept(waiting(most)).await;
-        assert_eq!(made.spec.max_waiting.map(i64::from), Some(most));
-    }
-    let range = [
-        (0, "greater than or equal to 1"),
-        (100_001, "less than or equal to 100000"),
-    ];
-    for (most, allowed) in range {
-        api.refuse([waiting(most)], "spec.maxWaiting", allowed)
-            .await;
-    }
     let invalid = ["", "0", "-1s", "720h1s", "1d"];
     let allowed =
         "replaceAfter must be whole hours, minutes and seconds from 0s to 720h, such as 10m";

@@ -39,37 +39,6 @@ async fn failed_at(job: &Job) -> Timestamp {
 }
 
 #[tokio::test]
-async fn a_job_that_joins_a_full_queue_fails() {
-    let bed = Bed::shared().await;
-    let team = bed.namespace("full").await;
-    let db = team.semaphore("db").limit(1);
-    db.spec(json!({ "maxWaiting": 2 })).create().await;
-    let job = |name: &str| team.job(name).semaphore("db").runs("1h");
-    let runs = job("runs").create().await;
-    runs.is_running().await;
-    let first = job("first").create().await;
-    let second = job("second").create().await;
-    for waits in [&first, &second] {
-        waits.is_waiting().await;
-    }
-    // Jobs of the same second have no order that anybody could expect.
-    eventually("the next Job is younger", || async {
-        age(&second).await > SignedDuration::from_secs(1)
-    })
-    .await;
-    let third = job("third").create().await;
-    let note = fails(&third, "QueueFull").await;
-    assert!(note.contains("2 Jobs already waited for db"), "{note}");
-    for waits in [&first, &second] {
-        waits.is_waiting().await;
-    }
-    runs.delete().await;
-    first.is_running().await;
-    job("fourth").create().await.is_waiting().await;
-    second.is_waiting().await;
-}
-
-#[tokio::test]
 async fn a_job_that_must_not_wait_fails_without_a_pod() {
     let bed = Bed::shared().await;
     let team = bed.namespace("fail").await;

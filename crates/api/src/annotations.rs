@@ -25,7 +25,7 @@ pub const ON_CONTENTION: &str = "consul-semaphore.io/on-contention";
 /// On a Job, by its user: how long the Job may wait before it fails: whole hours, minutes and seconds from 1s to 720h,
 /// such as `30m`. The default is the semaphore's `spec.waitTimeout`.
 pub const WAIT_TIMEOUT: &str = "consul-semaphore.io/wait-timeout";
-/// On a Job, by the operator: why it makes the Job fail: `Contended`, `WaitTimedOut`, `Superseded`, `QueueFull` or `Replaced`
+/// On a Job, by the operator: why it makes the Job fail: `Contended`, `WaitTimedOut`, `Superseded` or `Replaced`
 /// (and, of a row, its uid).
 pub const FAILED: &str = "consul-semaphore.io/failed";
 /// On a Job, by the operator: the time since which its wait counts for `wait-timeout`, if nothing else records that

@@ -189,13 +189,6 @@ pub struct ConsulSemaphoreSpec {
         .message("replaceAfter must be whole hours, minutes and seconds from 0s to 720h, such as 10m"))]
     pub replace_after: ReplaceAfter,
 
-    /// How many Jobs of this cluster may wait for the semaphore, or for each key of a keyed semaphore, from 1 to
-    /// 100000. If a Job joins the queue while this many Jobs wait, it fails. Jobs that can start at once don't count.
-    /// If you lower the number, the Jobs that joined the queue last fail. By default, any number of Jobs may wait.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1, max = 100_000))]
-    pub max_waiting: Option<i32>,
-
     /// Where the semaphore is in Consul's key-value store. All clients that use the same prefix share its slots.
     /// Segments of letters, digits, '.', '_' and '-' joined by '/'; no segment is '.lock' or has only
     /// dots. The default is `semaphores/<namespace>/<name>`. By default a namespace may use prefixes below

@@ -276,11 +276,6 @@ pub enum Failed {
         /// Kind, namespace and name of the newer workload.
         by: String,
     },
-    /// The workload joined the queue when as many workloads as may wait there waited already.
-    QueueFull {
-        /// The number of workloads that may wait.
-        max_waiting: u32,
-    },
 }
 
 impl Failed {
@@ -290,7 +285,6 @@ impl Failed {
             Self::Contended(_) => "Contended",
             Self::TimedOut { .. } | Self::Unqueued { .. } => "WaitTimedOut",
             Self::Superseded { .. } => "Superseded",
-            Self::QueueFull { .. } => "QueueFull",
         }
     }
 }

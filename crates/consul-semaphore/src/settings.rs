@@ -123,9 +123,6 @@ pub struct WaitSettings {
     pub timeout: Option<Duration>,
     /// The time for which a holder is left alone before another workload may replace it.
     pub replace_after: Duration,
-    /// The number of workloads that may wait at a lock key: a workload that joins the queue after that many fails;
-    /// `None`: any number.
-    pub max_waiting: Option<u32>,
 }
 
 impl Settings {

@@ -80,10 +80,6 @@ pub(crate) fn settings_of(
         wait: WaitSettings {
             timeout: semaphore.spec.wait_timeout.map(WaitTimeout::get),
             replace_after: semaphore.spec.replace_after.get(),
-            max_waiting: semaphore
-                .spec
-                .max_waiting
-                .and_then(|most| u32::try_from(most).ok()),
         },
     }
 }

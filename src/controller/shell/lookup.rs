@@ -117,14 +117,6 @@ impl Lookup for OfQueue<'_> {
         self.index.superseded(self.queue, most)
     }
 
-    fn waiting_count(&self) -> usize {
-        self.index.waiting_count(self.queue)
-    }
-
-    fn joined_last(&self, most: usize) -> Vec<Arc<Workload>> {
-        self.index.joined_last(self.queue, most)
-    }
-
     fn replaceable(&self, by: &Workload) -> Vec<Located> {
         self.index.replaceable(&by.uid)
     }

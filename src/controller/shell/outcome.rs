@@ -315,7 +315,6 @@ impl Emitter<'_> {
             Failed::Contended(_) => JobEnd::Contended,
             Failed::TimedOut { .. } | Failed::Unqueued { .. } => JobEnd::WaitTimedOut,
             Failed::Superseded { .. } => JobEnd::Superseded,
-            Failed::QueueFull { .. } => JobEnd::QueueFull,
         });
         why
     }
@@ -565,12 +564,6 @@ pub(in crate::controller) fn explain_failure(
         Failed::Superseded { by } => {
             let note = format!("{ended}, because the newer {by} waits for the same slots");
             (Reason::Superseded, note)
-        }
-        Failed::QueueFull { max_waiting } => {
-            let note = format!(
-                "{ended}, because {max_waiting} Jobs already waited for {semaphore} when it joined the queue, and spec.maxWaiting allows no more. Create it again when fewer Jobs wait, or raise spec.maxWaiting"
-            );
-            (Reason::QueueFull, note)
         }
     }
 }

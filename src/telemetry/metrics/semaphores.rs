@@ -53,19 +53,16 @@ pub enum JobEnd {
     WaitTimedOut,
     /// The Job failed while it waited, because a newer one waits for the same slots.
     Superseded,
-    /// The Job failed when it joined the queue, because as many Jobs as may wait there waited already.
-    QueueFull,
     /// The Job was ended while it ran, because a newer one replaces it.
     Replaced,
 }
 
 impl JobEnd {
-    pub(super) const ALL: [Self; 6] = [
+    pub(super) const ALL: [Self; 5] = [
         Self::Skipped,
         Self::Contended,
         Self::WaitTimedOut,
         Self::Superseded,
-        Self::QueueFull,
         Self::Replaced,
     ];
 }

@@ -75,17 +75,6 @@ pub trait Lookup {
         Vec::new()
     }
 
-    /// Returns the number of workloads that wait in this queue.
-    fn waiting_count(&self) -> usize {
-        0
-    }
-
-    /// Returns the workloads that joined this queue last, at most this many, the last one first.
-    fn joined_last(&self, most: usize) -> Vec<Arc<Workload>> {
-        let _ = most;
-        Vec::new()
-    }
-
     /// Returns the running workloads that hold the slots that this one asks for, and may be replaced.
     fn replaceable(&self, by: &Workload) -> Vec<Located> {
         let _ = by;

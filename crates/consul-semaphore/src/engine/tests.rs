@@ -163,19 +163,6 @@ impl Lookup for OfQueue<'_> {
         superseded.take(most).collect()
     }
 
-    fn waiting_count(&self) -> usize {
-        let waiting = self.workloads().filter(|workload| workload.is_queued());
-        waiting.count()
-    }
-
-    fn joined_last(&self, most: usize) -> Vec<Arc<Workload>> {
-        let waiting = self.workloads().filter(|workload| workload.is_queued());
-        let mut waiting: Vec<_> = waiting.cloned().collect();
-        waiting.sort_by_key(|workload| std::cmp::Reverse((workload.since, workload.uid.clone())));
-        waiting.truncate(most);
-        waiting
-    }
-
     fn replaceable(&self, by: &Workload) -> Vec<Located> {
         let running = self
             .alike(by)

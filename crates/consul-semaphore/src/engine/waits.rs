@@ -60,7 +60,6 @@ impl Engine {
     pub(super) fn end_waits(&mut self, queue: &QueueRef, now: Now, stores: &impl Stores) {
         self.end_contended(queue, now, stores);
         self.end_superseded(queue, now, stores);
-        self.end_beyond_max_waiting(queue, now, stores);
         self.end_overdue(queue, now, stores);
         self.replace_running(queue, now, stores);
         self.record_waits(queue, now, stores);
@@ -119,41 +118,6 @@ impl Engine {
                 Ok(None) => {}
                 Err(later) => self.look_again(queue, later, now),
             }
-        }
-    }
-
-    /// Ends the waits of workloads that joined the queue while the largest allowed number of workloads waited. A workload
-    /// that can have its slots now does not count, because it is about to start. A workload that was started before does
-    /// not fail, because it has only come back to the queue.
-    fn end_beyond_max_waiting(&mut self, queue: &QueueRef, now: Now, stores: &impl Stores) {
-        let max_waiting = self
-            .queue(queue)
-            .and_then(|known| known.settings().wait.max_waiting);
-        let Some((max_waiting, conclusion)) = max_waiting.zip(self.conclusion(queue)) else {
-            return;
-        };
-        let may_wait = usize::try_from(max_waiting).unwrap_or(usize::MAX);
-        let waiting = stores.of(queue).waiting_count();
-        let in_reach = &conclusion.in_reach;
-        let beyond = waiting.saturating_sub(may_wait.saturating_add(in_reach.len()));
-        if !conclusion.certain || beyond == 0 {
-            return;
-        }
-        let came: Vec<_> = stores
-            .of(queue)
-            .joined_last(MOST_WAITS_PER_PASS + in_reach.len())
-            .into_iter()
-            .filter(|workload| !in_reach.contains(&workload.uid))
-            .take(beyond.min(MOST_WAITS_PER_PASS))
-            .filter(|workload| workload.waits_since().is_some())
-            .collect();
-        for workload in came {
-            let queues = self.queues_for(&queue.semaphore.namespace, &workload);
-            let fail = Fail {
-                workload: (&workload).into(),
-                why: Failed::QueueFull { max_waiting },
-            };
-            self.fail(queue, &queues, fail, now);
         }
     }
 

@@ -255,16 +255,6 @@ impl Workloads {
         self.objects.get(uid)
     }
 
-    /// The number of workloads that joined a queue before this one, or in the same second.
-    pub(super) fn joined_before(&self, uid: &Uid) -> usize {
-        let Some(object) = self.get(uid) else {
-            return 0;
-        };
-        let others = self.objects().filter(|other| other.uid != *uid);
-        let before = others.filter(|other| other.created <= object.queued);
-        before.count()
-    }
-
     pub(super) fn pods(&self) -> &[Pod] {
         &self.pods
     }

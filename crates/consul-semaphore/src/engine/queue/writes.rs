@@ -179,7 +179,7 @@ impl WorkloadWrites {
                 let mut taken = taken.iter_mut();
                 taken.all(|(_, why)| foreign.name_takers(why))
             }
-            Failed::Unqueued { .. } | Failed::Superseded { .. } | Failed::QueueFull { .. } => true,
+            Failed::Unqueued { .. } | Failed::Superseded { .. } => true,
         };
         if named {
             self.send(Write::Fail(fail), settings, calls);

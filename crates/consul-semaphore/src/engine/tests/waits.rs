@@ -287,67 +287,6 @@ fn only_the_newest_of_those_that_replace_each_other_waits() {
 }
 
 #[test]
-fn a_workload_that_joins_a_full_queue_fails() {
-    let mut world = World::with(&[("db", 1), ("licenses", 1)]);
-    world.settings("db", |settings| settings.wait.max_waiting = Some(2));
-    for name in ["a", "b", "c"] {
-        world.waits(name, &["db"], |_| {});
-        world.later(MINUTE);
-    }
-    assert_eq!(world.failed(), [], "one runs and two wait");
-    world.waits("d", &["licenses", "db"], |workload| workload.priority = 9);
-    assert_eq!(
-        world.failed(),
-        [("d", "QueueFull")],
-        "whatever its priority"
-    );
-    assert_eq!(world.failed[0].1, Failed::QueueFull { max_waiting: 2 });
-    world.later(MINUTE);
-    // A workload that was started before comes back, so neither it nor one that has waited fails.
-    world.waits("e", &["db"], |workload| {
-        workload.reported = vec!["old".into()];
-    });
-    world.later(MINUTE);
-    world.waits("f", &["db"], |workload| workload.hold = true);
-    assert_eq!(world.failed().len(), 1);
-    world.ends("a");
-    world.later(MINUTE);
-    world.waits("g", &["db"], |_| {});
-    assert_eq!(world.failed()[1..], [("g", "QueueFull")], "c and e wait");
-    world.ends("b");
-    world.later(MINUTE);
-    world.waits("h", &["db"], |_| {});
-    assert_eq!(world.failed().len(), 2, "only e and h wait");
-    assert_eq!(world.started, ["a", "b", "c"]);
-}
-
-#[test]
-fn those_that_can_start_do_not_count_as_waiting() {
-    let mut world = World::with(&[("db", 2)]);
-    world.settings("db", |settings| {
-        settings.wait.max_waiting = Some(1);
-        settings.paused = true;
-    });
-    world.waits("a", &["db"], |_| {});
-    world.settings("db", |settings| settings.wait.max_waiting = None);
-    for name in ["b", "c", "d", "e"] {
-        world.later(MINUTE);
-        world.waits(name, &["db"], |_| {});
-    }
-    assert_eq!(world.failed(), []);
-    world.settings("db", |settings| {
-        settings.wait.max_waiting = Some(1);
-        settings.paused = false;
-    });
-    assert_eq!(world.started, ["a", "b"]);
-    assert_eq!(
-        world.failed(),
-        [("e", "QueueFull"), ("d", "QueueFull")],
-        "those that came last, and a lower number counts for them, too"
-    );
-}
-
-#[test]
 fn a_running_workload_is_ended_for_the_first_one_that_waits_for_the_same() {
     use OnContention::{ReplaceRunning, ReplaceWaiting, Wait};
     let mut world = World::with(&[("db", 2)]);

@@ -118,7 +118,6 @@ fn the_worlds_show_all_that_can_happen() {
         "Contended",
         "WaitTimedOut",
         "Superseded",
-        "QueueFull",
         "an end",
         "slots kept for one",
         "slots of several semaphores handed over in one transaction",

@@ -16,12 +16,7 @@ use super::super::{
     workloads::{Object, Workloads},
 };
 use super::world::ROUND;
-use crate::{
-    Settings, Uid, Workload, lock_key_of,
-    plan::{Failed, Start},
-    rate::CLOCKS_APART,
-    samples,
-};
+use crate::{Settings, Uid, Workload, lock_key_of, plan::Start, rate::CLOCKS_APART, samples};
 use consul_client::{Entry, Op, SessionId, clock::Moment};
 
 /// The names of the semaphores, which are their prefixes, too.
@@ -515,15 +510,6 @@ impl Outside {
                 let Memory { late, broken, .. } = &self.memory;
                 let excused = late.contains(uid) || broken.contains(uid);
                 assert!(held == [0; 3] || excused, "{uid} fails and holds {held:?}");
-                if let Patch::Fail(fail) = patch
-                    && let Failed::QueueFull { max_waiting } = fail.why
-                {
-                    let others = self.workloads.joined_before(uid);
-                    assert!(
-                        others >= usize::try_from(max_waiting).unwrap(),
-                        "{uid} fails, and only {others} joined before it"
-                    );
-                }
             }
             _ => {}
         }

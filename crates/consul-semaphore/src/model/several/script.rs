@@ -116,7 +116,6 @@ fn specs() -> BoxedStrategy<Event> {
     prop_oneof![
         2 => (place(), 1..4_u32).prop_map(|(place, limit)| Event::SetLimit(place, limit)),
         3 => (place(), any::<bool>()).prop_map(|(place, paused)| Event::Pause(place, paused)),
-        1 => (place(), prop::option::weighted(0.7, 1..4_u32)).prop_map(|(place, most)| Event::SetMaxWaiting(place, most)),
         2 => (place(), prop::option::of(1..3_u32)).prop_map(|(place, limit)| Event::Window(place, limit)),
         2 => (place(), 1..3_u32).prop_map(|(place, limit)| Event::SmallWindow(place, limit)),
         1 => place().prop_map(Event::NoWindow),

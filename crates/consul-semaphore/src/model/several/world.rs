@@ -75,8 +75,6 @@ pub(super) enum Event {
 
     SetLimit(usize, u32),
     Pause(usize, bool),
-    /// The number of workloads that may wait for this semaphore changes.
-    SetMaxWaiting(usize, Option<u32>),
     /// Outside its windows, or in one with this limit.
     Window(usize, Option<u32>),
     NoWindow(usize),
@@ -406,9 +404,6 @@ pub(super) fn by_others(outside: &mut Outside, event: &Event) {
         }
         Event::SetLimit(place, limit) => outside.respec(*place, |settings| settings.limit = *limit),
         Event::Pause(place, paused) => outside.respec(*place, |settings| settings.paused = *paused),
-        Event::SetMaxWaiting(place, most) => {
-            outside.respec(*place, |settings| settings.wait.max_waiting = *most);
-        }
         Event::SetCooldown(place, seconds) => outside.respec(*place, |settings| {
             settings.cooldown = Duration::from_secs(*seconds);
         }),

@@ -223,17 +223,6 @@ impl Lookup for OfQueue<'_> {
         superseded.take(most).collect()
     }
 
-    fn waiting_count(&self) -> usize {
-        self.queued().len()
-    }
-
-    fn joined_last(&self, most: usize) -> Vec<Arc<Workload>> {
-        let mut waiting = self.queued();
-        waiting.sort_by_key(|workload| std::cmp::Reverse((workload.since, workload.uid.clone())));
-        waiting.truncate(most);
-        waiting
-    }
-
     fn replaceable(&self, by: &Workload) -> Vec<Located> {
         let running = self
             .alike(by)
