@@ -14,7 +14,7 @@ use std::{cell::RefCell, sync::Arc};
 
 use super::*;
 use crate::{
-    Identity, Phase, SessionState, Settings, SlotRequest, Uid, Workload,
+    Identity, Phase, SessionState, Settings, SlotRequest, Termination, Uid, Workload,
     model::consul::{Consul, Refused},
     plan::{Failed, GiveBack, Start},
     samples,
