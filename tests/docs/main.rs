@@ -31,6 +31,7 @@ mod pipelines;
 mod plugin;
 mod scope;
 mod security;
+mod site;
 mod slots;
 mod tasks;
 mod troubleshooting;
