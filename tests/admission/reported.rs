@@ -89,7 +89,7 @@ async fn the_operator_says_at_its_start_how_they_stand() {
     ] {
         bed.kubectl(["delete", kind, "--all"]).await;
     }
-    let unbound = [SUSPEND, GUARD, CRON_JOBS].map(|policy| (policy, "WARN", "not bound"));
+    let unbound = [SUSPEND, GUARD, CRON_JOBS].map(|policy| (policy, "WARN", "no binding"));
     says(&bed, "unbound", unbound).await.stop().await;
 
     // The guard trusts others: this operator can't start anything, and says what to do.

@@ -53,7 +53,7 @@ async fn one_of_several_slots_is_lost_for_all_of_them() {
     assert_eq!(stage.held().await, 1);
     let released = slot.release().await.unwrap_err().to_string();
     assert!(
-        released.starts_with("the slot of shared/licenses is lost: others may"),
+        released.starts_with("the slot of shared/licenses is lost: other clients may"),
         "{released}"
     );
     assert_eq!(stage.held().await, 0);
