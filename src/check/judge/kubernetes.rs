@@ -558,7 +558,7 @@ mod tests {
             cron_jobs: Ok(some([], true)),
             ..rest()
         };
-        let words = ["none has", "more than 10000", "not read"];
+        let words = ["no CronJob has", "more than 10000", "not read"];
         only(rest, "CronJobs", Outcome::Unknown, &words);
     }
 

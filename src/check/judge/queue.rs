@@ -244,7 +244,7 @@ pub(super) fn why_it_waits(
     if most < settings.limit {
         let limit = settings.limit;
         words = format!(
-            "{words} for it: spec.windows and spec.reserved allow only {most} of {limit} slots to be held"
+            "{words} for it: spec.windows or spec.reserved allows only {most} of {limit} slots to be held"
         );
     }
     let taken: Vec<&SessionId> = match place.reading.lock() {

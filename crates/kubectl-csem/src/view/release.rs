@@ -224,7 +224,7 @@ mod tests {
         let done = Phase::Finished { at_rest: true };
         says(
             &recorded(job(done, OnSlotLost::Suspend), Mode::Semaphore),
-            &["is done", "cools"],
+            &["is done", "the cooldown ends now"],
         );
         for (phase, words) in [
             (

@@ -181,7 +181,7 @@ fn windows_say_when_they_open_and_which_never_do() {
         .contender(LIVE)
         .spec("windows", json!([window("* * * * *", 1)]));
     few.assert("windows", Outcome::Ok, &["a window is open, for 1 slots"]);
-    let words = ["no slot is free for it: 1 of 2 may be held", LIVE];
+    let words = ["allows only 1 of 2 slots to be held", LIVE];
     few.assert("first: a", Outcome::Ok, &words);
 }
 
