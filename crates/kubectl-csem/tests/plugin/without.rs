@@ -1,7 +1,16 @@
 //! Clusters without `ConsulSemaphores`, and without an operator.
 
+use std::{
+    fs,
+    net::TcpListener,
+    process::{Command, Stdio},
+};
+
 use serde_json::{Value, json};
-use testbed::{ApiServer, Namespace};
+use testbed::{
+    ApiServer, Folder, Namespace, eventually,
+    helpers::{core_limits, memory_is_private, shows_who_may_see_it},
+};
 
 use crate::stage::User;
 
@@ -153,4 +162,41 @@ async fn without_a_command_there_is_help() {
     assert!(help.err.is_empty(), "{help}");
     user.csem(&["get"]).await.is(2, &["'list'"]);
     user.csem(&["describe", "db"]).await.is(2, &["'show'"]);
+}
+
+/// A server that takes connections and says nothing keeps the plugin at work.
+#[tokio::test]
+async fn the_memory_of_the_plugin_has_tokens_and_is_its_own() {
+    let folder = Folder::new().expect("a folder");
+    let silent = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = silent.local_addr().expect("an address");
+    let kubeconfig = folder.path().join("kubeconfig");
+    let config = json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": "c",
+        "clusters": [{ "name": "c", "cluster": { "server": format!("http://{address}") } }],
+        "users": [{ "name": "c", "user": { "token": "s3cr3t" } }],
+        "contexts": [{ "name": "c", "context": { "cluster": "c", "user": "c" } }],
+    });
+    fs::write(&kubeconfig, config.to_string()).expect("a kubeconfig");
+    let mut list = Command::new(env!("CARGO_BIN_EXE_kubectl-csem"));
+    list.arg("list")
+        .env("KUBECONFIG", &kubeconfig)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    shows_who_may_see_it(&mut list);
+    let mut plugin = tokio::process::Command::from(list)
+        .kill_on_drop(true)
+        .spawn()
+        .expect("it starts");
+    let id = plugin.id().expect("it runs");
+    eventually("nobody else can read its memory", async || {
+        testbed::same(memory_is_private(id), true)
+    })
+    .await;
+    let limits = core_limits(id);
+    assert_eq!(
+        limits.split_whitespace().collect::<Vec<_>>(),
+        ["0", "0", "bytes"]
+    );
+    plugin.kill().await.expect("it ends");
 }
