@@ -1,16 +1,13 @@
 //! Clusters without `ConsulSemaphores`, and without an operator.
 
-use std::{
-    fs,
-    net::TcpListener,
-    process::{Command, Stdio},
-};
+use std::{fs, net::TcpListener, process::Stdio};
 
 use serde_json::{Value, json};
 use testbed::{
     ApiServer, Folder, Namespace, eventually,
     helpers::{core_limits, memory_is_private, shows_who_may_see_it},
 };
+use tokio::process::Command;
 
 use crate::stage::User;
 
@@ -184,10 +181,7 @@ async fn the_memory_of_the_plugin_has_tokens_and_is_its_own() {
         .stdout(Stdio::null())
         .stderr(Stdio::null());
     shows_who_may_see_it(&mut list);
-    let mut plugin = tokio::process::Command::from(list)
-        .kill_on_drop(true)
-        .spawn()
-        .expect("it starts");
+    let mut plugin = list.kill_on_drop(true).spawn().expect("it starts");
     let id = plugin.id().expect("it runs");
     eventually("nobody else can read its memory", async || {
         testbed::same(memory_is_private(id), true)
