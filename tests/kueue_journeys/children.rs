@@ -24,7 +24,7 @@ async fn a_child_with_an_annotation_of_its_own_is_its_owners() {
     let set = stage.team.create(set).await;
     let child = stage.team.job("set-work-0");
     let note = child.has_event("ManagedElsewhere").await;
-    assert!(note.contains("JobSet set made it"), "{note}");
+    assert!(note.contains("JobSet set created it"), "{note}");
     set.is("completed", |it| is(it, "Completed", "True")).await;
     holder.finish().await;
     stage.is_over(1).await;

@@ -56,7 +56,7 @@ async fn a_child_with_an_annotation_of_its_own_is_its_owners() {
         .object("tekton.dev/v1", "TaskRun", "run-first")
         .await;
     let note = child.has_event("ManagedElsewhere").await;
-    assert!(note.contains("PipelineRun run made it"), "{note}");
+    assert!(note.contains("PipelineRun run created it"), "{note}");
 
     let flow = Described::new(&WORKFLOW, &stage.team, "flow").plain();
     let flow = flow.with_metadata("/spec/templates/0", &asks());
@@ -64,7 +64,7 @@ async fn a_child_with_an_annotation_of_its_own_is_its_owners() {
     flow.all_run().await;
     let child = stage.team.object("v1", "Pod", "flow").await;
     let note = child.has_event("ManagedElsewhere").await;
-    assert!(note.contains("Workflow flow made it"), "{note}");
+    assert!(note.contains("Workflow flow created it"), "{note}");
 
     let set = Described::new(&JOB_SET, &stage.team, "set").plain();
     let set = set.with_metadata("/spec/replicatedJobs/0/template", &asks());
@@ -72,7 +72,7 @@ async fn a_child_with_an_annotation_of_its_own_is_its_owners() {
     set.all_run().await;
     let child = stage.team.job("set-driver-0");
     let note = child.has_event("ManagedElsewhere").await;
-    assert!(note.contains("JobSet set made it"), "{note}");
+    assert!(note.contains("JobSet set created it"), "{note}");
     for workload in [run, flow, set] {
         workload.is_ended_by_its_user().await;
     }
@@ -84,6 +84,6 @@ async fn a_child_with_an_annotation_of_its_own_is_its_owners() {
     let pod = testbed::proof::running_pods(&job).await.remove(0);
     let child = stage.team.object("v1", "Pod", &pod).await;
     let note = child.has_event("ManagedElsewhere").await;
-    assert!(note.contains("Job job made it"), "{note}");
+    assert!(note.contains("Job job created it"), "{note}");
     job.finish().await;
 }

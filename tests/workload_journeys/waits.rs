@@ -2,13 +2,10 @@
 
 use kube::ResourceExt;
 use serde_json::json;
-use testbed::{
-    eventually,
-    proof::{self, End},
-};
+use testbed::eventually;
 
 use crate::{
-    kinds::{Kind, PIPELINE_RUN, WORKFLOW},
+    kinds::{Ending, Kind, PIPELINE_RUN, WORKFLOW},
     stage::{ASKS, Described, Stage, Workload},
 };
 
@@ -167,13 +164,17 @@ async fn replaced_gracefully(kind: &'static Kind) {
     let first = a.running().await[0].name_any();
     let b = new("b").create().await;
     a.object.has_event("Replaced").await;
-    let last = pod_after(&a, &first).await;
+    pod_after(&a, &first).await;
     assert!(
         stage.holders().await.contains(&session),
         "it is in its slot"
     );
     assert_eq!(b.pods().await.len(), 0);
-    proof::pod_ends(&stage.team, &last, End::Succeeded).await;
+    let Ending::Change(field, value) = &kind.ending else {
+        panic!("{} is not ended by a change", kind.name)
+    };
+    let change = json!([{ "op": "add", "path": field, "value": value }]);
+    a.object.change(change).await.expect("its user ends it");
     a.object.is("failed", kind.has_failed).await;
 
     let session = b.runs(&stage).await;
@@ -188,15 +189,12 @@ async fn replaced_gracefully(kind: &'static Kind) {
     c.all_run().await;
 }
 
-/// Waits until another pod of a workload runs than its first one, and no other, and returns its name.
-async fn pod_after(of: &Workload, first: &str) -> String {
+/// Waits until another pod of a workload runs than its first one, and no other, and its controller knows it.
+async fn pod_after(of: &Workload, first: &str) {
     eventually("its last pod runs", || async {
-        let running = of.running().await;
-        let names: Vec<_> = running.iter().map(ResourceExt::name_any).collect();
-        match &names[..] {
-            [last] if last != first => Ok(last.clone()),
-            _ => Err(format!("{names:?} run")),
-        }
+        let pods = of.all_run().await;
+        let name = pods[0].name_any();
+        (name != first).then_some(()).ok_or(name)
     })
-    .await
+    .await;
 }
