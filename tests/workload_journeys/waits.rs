@@ -152,7 +152,8 @@ async fn a_replaced_pipeline_run_runs_its_finally_tasks_in_its_slot() {
 
 /// What a workload runs at its end runs in its slot, or does not run.
 async fn replaced_gracefully(kind: &'static Kind) {
-    let spec = json!({ "session": { "lockDelay": "0s" } });
+    // By default it would have the slot again, which is free.
+    let spec = json!({ "session": { "lockDelay": "0s" }, "onSlotLost": "Suspend" });
     let stage = Stage::with(crate::stage::bed().await, "graceful", spec).await;
     let new = |name| {
         let new = Described::new(kind, &stage.team, name).with_a_last_pod();
