@@ -933,7 +933,7 @@ impl Engine {
     fn concluded(&self, queue: &QueueRef) -> Option<&Conclusion> {
         let semaphore = self.semaphores.get(&queue.semaphore)?;
         let state = semaphore.queues.get(&queue.key)?;
-        let (conclusion, _) = state.concluded.as_ref()?;
+        let conclusion = state.last()?;
         let changes = state.queue.is_blocked() || self.agenda.is_marked(queue);
         (!changes).then_some(conclusion)
     }

@@ -126,7 +126,8 @@ pub struct QueueState {
 }
 
 impl QueueState {
-    fn last(&self) -> Option<&Conclusion> {
+    /// Returns the result of the last pass over the queue, if there was one.
+    pub(crate) fn last(&self) -> Option<&Conclusion> {
         self.concluded.as_ref().map(|(conclusion, _)| conclusion)
     }
 

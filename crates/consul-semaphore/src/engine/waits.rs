@@ -10,7 +10,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::{Conclusion, Engine, Now, Owner, Queue, QueueRef, Stores, Write, lookup::Lookup};
+use super::{Engine, Now, Owner, Queue, QueueRef, QueueState, Stores, Write, lookup::Lookup};
 use crate::{
     Agreement, Blocked, ContenderBody, Identity, Lock, OnContention, Phase, Uid, Workload,
     decide::skip::takers,
@@ -214,15 +214,12 @@ impl Engine {
     /// Whether a workload can have what it asks for in this queue now, which is also assumed before the first result of
     /// a pass.
     fn reaches(&self, queue: &QueueRef, workload: &Uid) -> bool {
-        let concluded = self.conclusion(queue);
-        concluded.is_none_or(|conclusion| conclusion.in_reach.contains(workload))
-    }
-
-    /// Returns the result of the last pass over a queue.
-    fn conclusion(&self, queue: &QueueRef) -> Option<&Conclusion> {
-        let semaphore = self.semaphores.get(&queue.semaphore)?;
-        let concluded = semaphore.queues.get(&queue.key)?.concluded.as_ref();
-        concluded.map(|(conclusion, _)| conclusion)
+        let state = self
+            .semaphores
+            .get(&queue.semaphore)
+            .and_then(|semaphore| semaphore.queues.get(&queue.key));
+        let last = state.and_then(QueueState::last);
+        last.is_none_or(|conclusion| conclusion.in_reach.contains(workload))
     }
 
     /// Whether all these queues have read the prefix since `time`, as for [`Self::have_read_within`].
@@ -379,7 +376,7 @@ impl Engine {
         let mut lacks = 0;
         for queue in queues {
             let state = self.semaphores.get(&queue.semaphore)?;
-            let conclusion = self.conclusion(queue)?;
+            let conclusion = state.queues.get(&queue.key)?.last()?;
             // A limit that is about to be raised may make room.
             let agreed = conclusion.agreement == Some(Agreement::Agreed);
             if !conclusion.certain || !conclusion.open || !agreed || state.blocked().lasts() {

@@ -139,7 +139,7 @@ pub(super) struct SemaphoreView<'a> {
 /// Returns the conclusion of a queue's last pass, if the pass knew what Consul says.
 pub(super) fn conclusion<'a>(engine: &'a Engine, queue: &QueueRef) -> Option<&'a Conclusion> {
     let semaphore = engine.semaphore(&queue.semaphore)?;
-    let (conclusion, _) = semaphore.queues().get(&queue.key)?.concluded.as_ref()?;
+    let conclusion = semaphore.queues().get(&queue.key)?.last()?;
     conclusion.certain.then_some(conclusion)
 }
 
