@@ -51,6 +51,11 @@ const EXIT_NOT_FOUND: u8 = 127;
 /// Time that the exit waits for the reader of stderr.
 const STDERR_FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// Longest time that one call of a command that only asks Consul may take. It is longer than a holder's, which must
+/// act before its session ends: a Consul that is so busy that people look at it answers late, and half of this time is
+/// for one server.
+const ASK_TIMEOUT: Duration = Duration::from_secs(40);
+
 fn main() -> ExitCode {
     command_line::abort_on_panic();
     let command = command_line::parse::<Cli>().command;
@@ -188,7 +193,10 @@ fn ask(
     flags: &cli::CommonFlags,
     what: impl AsyncFnOnce(&Client) -> Result<(), inspect::InspectFailure>,
 ) -> ExitCode {
-    let consul = flags.consul();
+    let consul = Config {
+        timeout: ASK_TIMEOUT,
+        ..flags.consul()
+    };
     let runtime = match set_up(&flags.log_filter) {
         Ok(runtime) => runtime,
         Err(error) => return end(&error, exec::EXIT_MACHINE),

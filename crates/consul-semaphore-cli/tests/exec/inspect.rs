@@ -5,6 +5,7 @@ use std::{
     io::{BufRead as _, BufReader, pipe},
     os::fd::OwnedFd,
     process::{Output, Stdio},
+    time::Duration,
 };
 
 use rustix::{
@@ -13,6 +14,7 @@ use rustix::{
 };
 use serde_json::{Value, json};
 use testbed::{Consul, SEMAPHORE_FLAGS, eventually};
+use tokio::time::sleep;
 
 use crate::stage::{PREFIX, Running, Stage};
 
@@ -498,7 +500,8 @@ async fn what_others_write_is_cut_and_controls_nothing() {
     let consul = &stage.consul;
     consul.put("shared/junk/.lock", 0, long()).await;
     consul.put("shared/a%20b/.lock", 0, "{}").await;
-    for number in 0..50 {
+    // A little more than a listing may have.
+    for number in 0..36 {
         let key = format!("shared/big/{number}");
         consul.put(&key, 0, "x".repeat(500_000)).await;
     }
@@ -537,6 +540,18 @@ async fn what_others_write_is_cut_and_controls_nothing() {
     assert!(code == 78 && said.contains("a longer prefix"), "{said}");
     let (code, said) = refused(&stage, "release shared/junk a --yes").await;
     assert!(code == 1 && said.contains("is not JSON"), "{said}");
+}
+
+/// As a server that is busy beyond measure: it is asked because of that.
+#[tokio::test]
+async fn who_only_asks_waits_longer_than_a_holder_may() {
+    let stage = Stage::new().await;
+    stage.consul.pause().await;
+    let mut list = stage.start(stage.program(&["list"]));
+    // Longer than the call of a holder may take.
+    sleep(Duration::from_secs(12)).await;
+    stage.consul.resume().await;
+    list.ends_with(0).await;
 }
 
 #[tokio::test]
