@@ -360,8 +360,8 @@ struct LeaderTask {
 }
 
 impl LeaderTask {
-    /// Works until the process is asked to end or the lead is lost. Then all running tasks are dropped, and nothing
-    /// more is written except events for completed work.
+    /// Works until the process is asked to end or the lead is lost. Then the answers to the last writes are awaited for
+    /// a moment, all running tasks are dropped, and nothing more is written except events for completed work.
     fn work(
         &self,
         term: Term,

@@ -8,7 +8,7 @@
 //! CRASH_POINTS="kill granted@team-a released@team-b#2"
 //! ```
 //! The first word is what to do: `kill` ends the process at once, as SIGKILL does; `stop` sends SIGSTOP, so that
-//! SIGCONT wakes the process; `panic` panics in the task that gets there last. Each point has the namespace whose
+//! SIGCONT wakes the process; `end` sends SIGTERM, and the work continues after that; `panic` panics in the task that gets there last. Each point has the namespace whose
 //! work is meant (empty for work that is done for no namespace) and the number of the visit (without one, the first).
 //! Work that gets to an armed point waits there; the action happens when all armed points have been reached. So one
 //! process dies, or sleeps, at many points at once, each in its own namespace.

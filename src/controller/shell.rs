@@ -13,6 +13,7 @@ mod stages;
 
 use std::{
     collections::{BTreeMap, HashMap},
+    pin::pin,
     sync::Arc,
     time::Duration,
 };
@@ -20,7 +21,7 @@ use std::{
 use tokio::{
     sync::{mpsc, oneshot},
     task::{AbortHandle, JoinError, JoinSet, yield_now},
-    time::sleep,
+    time::{sleep, timeout},
 };
 
 use self::{
@@ -60,6 +61,10 @@ const INPUT_CAPACITY: usize = 16;
 /// Time for which the loop makes passes, and then statuses, before it takes new inputs.
 const TIME_BETWEEN_INPUTS: Duration = Duration::from_millis(5);
 
+/// Longest time that the answers to the last writes may take when the process ends, or no longer leads. Another replica
+/// may have to wait for it.
+pub(super) const LAST_WRITES: Duration = Duration::from_secs(1);
+
 /// Input of the loop: something that happened to a semaphore.
 pub(super) enum Input {
     /// A semaphore exists, or has changed.
@@ -92,7 +97,10 @@ pub(super) struct Shell {
     engine: Engine,
     semaphores: HashMap<SemaphoreRef, SemaphoreController>,
     queues: BTreeMap<QueueRef, QueueTasks>,
-    calls: JoinSet<(CallId, CallDone)>,
+    /// Calls that only ask.
+    reads: JoinSet<(CallId, CallDone)>,
+    /// Calls that change something in Consul or in a workload.
+    writes: JoinSet<(CallId, CallDone)>,
     duties: Duties,
     inputs: (mpsc::Sender<Input>, mpsc::Receiver<Input>),
     reports: Reports,
@@ -124,7 +132,8 @@ impl Shell {
             engine: Engine::default(),
             semaphores: HashMap::new(),
             queues: BTreeMap::new(),
-            calls: JoinSet::new(),
+            reads: JoinSet::new(),
+            writes: JoinSet::new(),
             duties: Duties::default(),
             inputs: mpsc::channel(INPUT_CAPACITY),
             reports: Reports::default(),
@@ -138,8 +147,9 @@ impl Shell {
         self.inputs.0.clone()
     }
 
-    /// Runs the loop for ever.
-    pub(super) async fn run(mut self) {
+    /// Runs the loop until `shutdown`. Ends soon after that.
+    pub(super) async fn run(mut self, shutdown: impl Future<Output = ()>) {
+        let mut shutdown = pin!(shutdown);
         let mut inputs = Vec::new();
         loop {
             self.work().await;
@@ -148,19 +158,36 @@ impl Shell {
             let next = self.next();
             let context = self.context.clone();
             tokio::select! {
+                () = &mut shutdown => break,
                 () = context.index.marked() => self.take_marked(),
                 1.. = self.inputs.1.recv_many(&mut inputs, INPUT_CAPACITY) => {
                     inputs.drain(..).for_each(|input| self.take(input));
                 }
-                Some(ended) = self.calls.join_next() => self.settle(ended),
+                Some(ended) = self.reads.join_next() => self.settle(ended),
+                Some(ended) = self.writes.join_next() => self.settle(ended),
                 Some(ended) = self.duties.next() => self.settle_duty(ended),
                 () = sleep(next.since(Moment::now())) => {}
             }
             // Calls that have ended meanwhile are settled before the next pass, too.
-            while let Some(ended) = self.calls.try_join_next() {
+            while let Some(ended) = self
+                .writes
+                .try_join_next()
+                .or_else(|| self.reads.try_join_next())
+            {
                 self.settle(ended);
             }
             self.take_marked();
+        }
+        self.report_last_writes().await;
+    }
+
+    /// Waits for the answers to the writes that were sent, and reports what they changed. The next process finds that
+    /// done already, so it reports nothing about it.
+    async fn report_last_writes(&mut self) {
+        let end = Moment::now() + LAST_WRITES;
+        while let Ok(Some(ended)) = timeout(end.since(Moment::now()), self.writes.join_next()).await
+        {
+            self.settle(ended);
         }
     }
 
@@ -344,7 +371,7 @@ impl Shell {
             let started = Moment::now();
             let passed = self.engine.pass(now(), &stores);
             let took = Moment::now().since(started);
-            let calls = self.calls.len();
+            let calls = self.reads.len() + self.writes.len();
             self.carry_out();
             let Some(passed) = passed else {
                 self.settled |= !self.semaphores.is_empty();
@@ -352,7 +379,7 @@ impl Shell {
             };
             self.passed(&passed, took);
             worked += Moment::now().since(started);
-            if self.calls.len() > calls {
+            if self.reads.len() + self.writes.len() > calls {
                 yield_now().await;
             }
             if worked > TIME_BETWEEN_INPUTS {
@@ -506,8 +533,12 @@ impl Shell {
                     call,
                     Call::Read { .. } | Call::Transact { .. } | Call::Resolve { .. }
                 );
+                let calls = match call {
+                    Call::Write { .. } | Call::Transact { .. } => &mut self.writes,
+                    _ => &mut self.reads,
+                };
                 let call = call_context.make(call);
-                let task = self.calls.spawn(async move { (id, call.await) });
+                let task = calls.spawn(async move { (id, call.await) });
                 if blocks {
                     tasks.awaited = Some(task);
                 }

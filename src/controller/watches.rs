@@ -17,7 +17,7 @@ use kube::{
 use tokio::{
     sync::{mpsc, oneshot, watch},
     task::JoinSet,
-    time::{interval, sleep},
+    time::{interval, sleep, timeout},
 };
 
 use super::{
@@ -28,7 +28,7 @@ use super::{
     index::{Manager, Offer, SLOW_START},
     intake, kueue,
     semaphore::ConflictReport,
-    shell::{Input, Shell},
+    shell::{Input, LAST_WRITES, Shell},
     table::KindTable,
     ungranted, unproved,
     watching::Watching,
@@ -170,7 +170,8 @@ impl Drop for Unsynced {
     }
 }
 
-/// Runs the watches and the work until `shutdown`, and then stops everything.
+/// Runs the watches and the work until `shutdown`, and then stops everything. What the last writes have changed is still
+/// reported.
 pub(super) async fn run(
     context: Arc<Context>,
     begun: Begun,
@@ -181,7 +182,10 @@ pub(super) async fn run(
     let mut tasks = JoinSet::new();
     let shell = Shell::new(context.clone());
     let inputs = shell.inputs();
-    tasks.spawn(shell.run());
+    let (end, ended) = oneshot::channel::<()>();
+    tasks.spawn(shell.run(async {
+        let _ = ended.await;
+    }));
     let (mut tabled, has_table) = (Vec::new(), begun.table.is_some());
     for begun in begun.scopes {
         let BegunScope {
@@ -234,6 +238,11 @@ pub(super) async fn run(
         // No part of the operator ends normally.
         ended = tasks.join_next() => Err(anyhow::anyhow!("a part of the operator has failed: {ended:?}")),
     };
+    drop(end);
+    // The shell is the only part that ends then. A part that has failed must not wait for anything.
+    if worked.is_ok() {
+        let _ = timeout(2 * LAST_WRITES, tasks.join_next()).await;
+    }
     tasks.shutdown().await;
     shared.owners.forget_all();
     worked

@@ -1,4 +1,4 @@
-//! Waits at the points that `CRASH_POINTS` arms, and then kills, stops or panics.
+//! Waits at the points that `CRASH_POINTS` arms, and then kills, stops, ends or panics.
 
 use std::{fmt, sync::LazyLock, time::Duration};
 
@@ -120,8 +120,13 @@ fn parse(text: &str) -> Result<(CrashAction, Vec<ArmedPoint>), String> {
     let end = match words.next() {
         Some("kill") => CrashAction::Signal(Signal::KILL),
         Some("stop") => CrashAction::Signal(Signal::STOP),
+        Some("end") => CrashAction::Signal(Signal::TERM),
         Some("panic") => CrashAction::Panic,
-        other => return Err(format!("it starts with kill, stop or panic, not {other:?}")),
+        other => {
+            return Err(format!(
+                "it starts with kill, stop, end or panic, not {other:?}"
+            ));
+        }
     };
     let places: Vec<ArmedPoint> = words.map(parse_place).collect::<Result<_, _>>()?;
     if places.is_empty() {
@@ -168,7 +173,13 @@ mod tests {
                 place(Point::NodeRegistered, "", 0),
             ]
         );
-        for wrong in ["", "kill", "end granted", "stop gone@a", "stop granted@a#0"] {
+        for wrong in [
+            "",
+            "kill",
+            "halt granted",
+            "stop gone@a",
+            "stop granted@a#0",
+        ] {
             assert!(parse(wrong).is_err(), "{wrong}");
         }
     }

@@ -136,6 +136,31 @@ async fn a_panic_ends_the_process_and_a_restart_adopts() {
     bed.operator().stop().await;
 }
 
+/// The answers to its last writes come after it was asked to end.
+#[tokio::test]
+async fn an_operator_that_ends_reports_what_its_last_writes_did() {
+    let _turn = turn().await;
+    let bed = bed().await;
+    let (first, second) = (bed.namespace("first").await, bed.namespace("second").await);
+    let points = format!("end started@{} released@{}", first.name(), second.name());
+    let operator = bed.another_operator("ending", ALWAYS_ACTIVE, [("CRASH_POINTS", points)]);
+    operator.start().await;
+    for team in [&first, &second] {
+        team.semaphore("db").limit(1).create().await;
+    }
+    let started = first.job("a").semaphore("db").runs("1h").create().await;
+    let done = second.job("b").semaphore("db").create().await;
+    operator.ended().await;
+    for (job, reason) in [(&started, "SlotGranted"), (&done, "SlotReleased")] {
+        let events = job.events().await;
+        let reasons: Vec<_> = events
+            .into_iter()
+            .filter_map(|event| event.reason)
+            .collect();
+        assert!(reasons.iter().any(|known| known == reason), "{reasons:?}");
+    }
+}
+
 /// Starts an operator that waits at every point, and brings work to each of them.
 async fn bring_to_their_points(bed: &Bed, what: &str) -> (Operator, Vec<Scene>) {
     static ROUND: AtomicU32 = AtomicU32::new(1);

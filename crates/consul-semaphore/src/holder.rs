@@ -95,10 +95,12 @@ use crate::{
 };
 use consul_client::{self as consul, Client, Session, SessionId, clock::Moment};
 
-/// The time that a release may take, beside the cooldown of the slot. Anything left after that expires with the
-/// session. The model's programs and their Consul share one thread, which may have to wait for longer than that beside
-/// a machine that is busy with other work.
-const RELEASE_TIMEOUT: Duration = Duration::from_secs(if cfg!(test) { 300 } else { 10 });
+/// The shortest time that a release may take, beside the cooldown of the slot. The model's programs and their Consul
+/// share one thread, which may have to wait for longer than ten seconds beside a machine that is busy with other work.
+const SHORTEST_RELEASE_TIMEOUT: Duration = Duration::from_secs(if cfg!(test) { 300 } else { 10 });
+
+/// The longest time that a release may take, beside the cooldown of the slot, because the program waits for it.
+const LONGEST_RELEASE_TIMEOUT: Duration = Duration::from_mins(if cfg!(test) { 5 } else { 1 });
 
 /// Something to report to the user, once each time that it begins.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -397,7 +399,7 @@ impl Holder {
         let granted = self.program.workload.granted.as_ref();
         let cooldown = granted.map_or(Duration::ZERO, |_| self.settings.cooldown());
         // The slots cool down even if Consul can't be reached.
-        self.given_up = Moment::now() + cooldown + RELEASE_TIMEOUT;
+        self.given_up = Moment::now() + cooldown + self.release_timeout();
     }
 
     /// Gives back the slots, once they have cooled down, or the place in the queue. Call [`Self::finished`] first.
@@ -409,7 +411,7 @@ impl Holder {
             self.work();
             self.forget_what_others_released();
             if let Some(end) = self.cools_until() {
-                self.given_up = self.given_up.max(end + RELEASE_TIMEOUT);
+                self.given_up = self.given_up.max(end + self.release_timeout());
             }
             if self.given_up <= Moment::now() {
                 return Err(self.not_released());
@@ -420,6 +422,12 @@ impl Holder {
         }
         self.note_what_was_not_released();
         Ok(())
+    }
+
+    /// Returns the time that a release may take, beside the cooldown. What is left after that expires with the session,
+    /// so a release is tried for longer if that would take long.
+    fn release_timeout(&self) -> Duration {
+        (self.settings.session.ttl / 6).clamp(SHORTEST_RELEASE_TIMEOUT, LONGEST_RELEASE_TIMEOUT)
     }
 
     /// Forgets the sessions that were taken over and whose slots are gone from Consul, although this holder has not

@@ -197,7 +197,8 @@ impl Slot {
     /// would have returned.
     ///
     /// # Errors
-    /// The slot was lost before, or Consul does not answer, or refuses, for ten seconds.
+    /// The slot was lost before, or Consul does not answer, or refuses, for a sixth of the TTL: for ten seconds at least,
+    /// and for a minute at most.
     pub async fn release(self) -> Result<(), ReleaseError> {
         let ended = StillHeld::ended(self.expires);
         let (reply, released) = oneshot::channel();

@@ -102,6 +102,21 @@ async fn a_slot_cools_down_though_consul_is_away_when_the_work_ends() {
     stage.is_clean().await;
 }
 
+/// What it leaves would stay for two hours.
+#[tokio::test]
+async fn a_release_is_tried_for_longer_if_its_session_lives_long() {
+    let stage = Stage::new().await;
+    let semaphore = stage.builder().limit(1).ttl(Duration::from_hours(1));
+    let slot = slot_of(&semaphore.build().unwrap()).await;
+    stage.consul.pause().await;
+    let released = tokio::spawn(slot.release());
+    // With the usual TTL the release fails after ten seconds.
+    sleep(Duration::from_secs(12)).await;
+    stage.consul.resume().await;
+    assert_eq!(soon(released).await.unwrap(), Ok(()));
+    stage.is_clean().await;
+}
+
 /// The task of a wait that was given up at once may not have begun.
 #[tokio::test]
 async fn a_wait_counts_from_the_call_on() {
