@@ -7,6 +7,7 @@
 //! | `become_command` | this program again, on its way to be the command |
 //! | `guard` | what ends that group when this program can't |
 //! | `signals` | the signals that this program receives |
+//! | `service_manager` | systemd, if it has started this program |
 //! | `limit` | the limit that a semaphore has in Consul |
 //! | `failure` | why there is no exit code of the command, and which one there is instead |
 
@@ -16,9 +17,10 @@ mod failure;
 mod guard;
 mod limit;
 mod process;
+mod service_manager;
 mod signals;
 
-use std::{ffi::OsString, sync::Arc, time::Duration};
+use std::{ffi::OsString, io, sync::Arc, time::Duration};
 
 use consul_client::{self as consul, Client, clock::Moment};
 use consul_semaphore::{
@@ -45,6 +47,7 @@ pub(crate) use self::{
 use self::{
     failure::advice_on,
     process::{CommandLaunch, CommandProcess, Prepared},
+    service_manager::ServiceManager,
 };
 use crate::stderr::Stderr;
 
@@ -83,6 +86,10 @@ pub(crate) async fn exec(settings: ExecSettings, consul: consul::Config, stderr:
         Ok(both) => both,
         Err(failure) => return failed(failure),
     };
+    let reporter = match Reporter::new(stderr) {
+        Ok(reporter) => reporter,
+        Err(error) => return failed(ExecFailure::System(error)),
+    };
     if settings.reentrant {
         match settings
             .around
@@ -93,7 +100,7 @@ pub(crate) async fn exec(settings: ExecSettings, consul: consul::Config, stderr:
             suffice => {
                 consul.log_out().await;
                 let ran = match suffice {
-                    Ok(_) => run_inside(&settings, &mut signals).await,
+                    Ok(_) => run_inside(&settings, &reporter, &mut signals).await,
                     Err(failure) => Err(failure),
                 };
                 return ran.unwrap_or_else(failed);
@@ -101,8 +108,9 @@ pub(crate) async fn exec(settings: ExecSettings, consul: consul::Config, stderr:
         }
     }
     let near = Arc::new(Notify::new());
-    let mut holder = hold(&settings, consul.clone(), stderr, near.clone());
-    let ran = run(&settings, &mut holder, &near, &mut signals, stderr).await;
+    let mut holder = hold(&settings, consul.clone(), reporter.clone(), near.clone());
+    let ran = run(&settings, &mut holder, &near, &mut signals, &reporter).await;
+    reporter.service.stopping();
     // A command that may go on without its slots has lost nothing by that.
     let relies = ran.is_ok() && settings.slots.on_slot_lost != OnSlotLost::Continue;
     let mut code = ran.unwrap_or_else(failed);
@@ -137,9 +145,14 @@ pub(crate) fn set_up(
     Ok((signals, Client::new(consul)?))
 }
 
-/// Makes a holder that reports on stderr what happens, and that notifies `near` when its turn is near.
-fn hold(settings: &ExecSettings, consul: Client, stderr: &Stderr, near: Arc<Notify>) -> Holder {
-    let (words, stderr) = (ReportWording::of(settings), stderr.clone());
+/// Makes a holder that reports what happens, and that notifies `near` when its turn is near.
+fn hold(
+    settings: &ExecSettings,
+    consul: Client,
+    reporter: Reporter,
+    near: Arc<Notify>,
+) -> Holder {
+    let words = ReportWording::of(settings);
     let (quiet, around) = (settings.quiet, settings.around.clone());
     let on_notice = move |notice| {
         if notice == Notice::Near {
@@ -149,17 +162,31 @@ fn hold(settings: &ExecSettings, consul: Client, stderr: &Stderr, near: Arc<Noti
             Notice::Waiting(missing) => around.warning(&missing.of.prefix),
             _ => None,
         };
-        if !(quiet && notice.is_progress()) {
-            words
-                .of_notice(notice)
-                .iter()
-                .for_each(|line| stderr.say(line));
+        let silent = quiet && notice.is_progress();
+        let lines = words.of_notice(notice);
+        if let Some(line) = lines.first() {
+            reporter.service.status(line);
         }
-        if let Some(warning) = warning {
-            stderr.say(&warning);
-        }
+        let said = lines.into_iter().filter(|_| !silent).chain(warning);
+        said.for_each(|line| reporter.stderr.say(&line));
     };
     Holder::new(settings.slots.clone(), consul, on_notice)
+}
+
+/// Where the program reports what happens.
+#[derive(Clone, Debug)]
+struct Reporter {
+    stderr: Stderr,
+    service: ServiceManager,
+}
+
+impl Reporter {
+    fn new(stderr: &Stderr) -> io::Result<Self> {
+        Ok(Self {
+            stderr: stderr.clone(),
+            service: ServiceManager::start(stderr)?,
+        })
+    }
 }
 
 /// The words of a report, which name a slot's prefix only if there are several slots.
@@ -264,7 +291,7 @@ async fn run(
     holder: &mut Holder,
     near: &Notify,
     signals: &mut Signals,
-    stderr: &Stderr,
+    reporter: &Reporter,
 ) -> Result<u8, ExecFailure> {
     let start = CommandLaunch::of(settings);
     let (granted, prepared) = wait(settings, holder, &start, near, signals).await?;
@@ -276,14 +303,20 @@ async fn run(
         .map_or_else(|| CommandProcess::start(&start, &granted), Ok)
         .map_err(ExecFailure::System)?;
     holder.started(&granted);
-    attend(settings, holder, process, signals, stderr).await
+    reporter.service.ready();
+    attend(settings, holder, process, signals, &reporter.stderr).await
 }
 
 /// Runs the command in the slots that this program itself runs in. The `exec` around it, or the operator, ends this
 /// program if they are lost.
-async fn run_inside(settings: &ExecSettings, signals: &mut Signals) -> Result<u8, ExecFailure> {
+async fn run_inside(
+    settings: &ExecSettings,
+    reporter: &Reporter,
+    signals: &mut Signals,
+) -> Result<u8, ExecFailure> {
     let start = CommandLaunch::of(settings);
     let mut process = CommandProcess::start_inside(&start).map_err(ExecFailure::System)?;
+    reporter.service.ready();
     loop {
         tokio::select! {
             code = process.ended() => return code.map_err(ExecFailure::System),

@@ -22,6 +22,7 @@ mod names;
 mod nested;
 mod prepared;
 mod rates;
+mod service_manager;
 mod several;
 mod waiting;
 mod windows;

@@ -1,0 +1,82 @@
+//! What systemd is told, in a unit of `Type=notify`. The test reads the socket as systemd does.
+
+use std::{io::ErrorKind, os::unix::net::UnixDatagram};
+
+use testbed::eventually;
+
+use crate::stage::Stage;
+
+/// The other end of the socket, and all lines that came so far.
+struct Systemd {
+    socket: UnixDatagram,
+    lines: Vec<String>,
+}
+
+impl Systemd {
+    fn listen(stage: &Stage) -> Self {
+        let socket = UnixDatagram::bind(stage.folder().join("notify")).unwrap();
+        socket.set_nonblocking(true).unwrap();
+        let lines = Vec::new();
+        Self { socket, lines }
+    }
+
+    /// Waits until a line comes that starts with these words.
+    async fn is_told(&mut self, words: &str) {
+        eventually(words, async || {
+            self.read();
+            let told = self.lines.iter().any(|line| line.starts_with(words));
+            told.then_some(()).ok_or_else(|| self.lines.clone())
+        })
+        .await;
+    }
+
+    fn read(&mut self) {
+        let mut message = [0; 4096];
+        loop {
+            match self.socket.recv(&mut message) {
+                Ok(length) => {
+                    let text = String::from_utf8(message[..length].to_vec()).unwrap();
+                    self.lines.extend(text.lines().map(str::to_owned));
+                }
+                Err(error) => break assert_eq!(error.kind(), ErrorKind::WouldBlock),
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_unit_counts_as_started_when_its_command_runs_and_says_what_it_waits_for() {
+    let stage = Stage::new().await;
+    let mut systemd = Systemd::listen(&stage);
+    let mut first = stage.first("").await;
+    let mut unit = stage.command("--quiet", "note unit; wait_for unit");
+    unit.env("NOTIFY_SOCKET", stage.folder().join("notify"));
+    let mut unit = stage.start(unit);
+    systemd
+        .is_told("STATUS=waiting for a slot of shared/db: 1 of 1 held, by sh on ")
+        .await;
+    assert!(!systemd.lines.contains(&"READY=1".to_owned()));
+
+    stage.open("first");
+    first.ends_with(0).await;
+    systemd.is_told("READY=1").await;
+    stage.noted("unit").await;
+    assert!(!systemd.lines.contains(&"STOPPING=1".to_owned()));
+
+    stage.open("unit");
+    systemd.is_told("STOPPING=1").await;
+    unit.ends_with(0).await;
+    assert_eq!(unit.said(), "");
+}
+
+#[tokio::test]
+async fn a_command_runs_although_systemd_can_not_be_notified() {
+    let stage = Stage::new().await;
+    let mut unit = stage.command("", "wait_for unit");
+    unit.env("NOTIFY_SOCKET", stage.folder().join("nobody"));
+    let mut unit = stage.start(unit);
+    unit.says("systemd can't be notified: No such file or directory (os error 2). Check NOTIFY_SOCKET")
+        .await;
+    stage.open("unit");
+    unit.ends_with(0).await;
+}
