@@ -80,6 +80,7 @@ impl House {
             name: self.by.name().to_owned(),
             bearer_token_file: self.bearer_token_file.clone(),
             meta: [("pod".to_owned(), "guest-1".to_owned())].into(),
+            scope: consul::Scope::default(),
         });
         (Client::new(config).unwrap(), calls)
     }
@@ -264,6 +265,7 @@ async fn an_auth_method_that_is_not_there_is_named() {
         name: "nowhere".to_owned(),
         bearer_token_file: house.bearer_token_file.clone(),
         meta: [].into(),
+        scope: consul::Scope::default(),
     });
     let client = Client::new(config).unwrap();
     assert_login_fails(put(&client).await, &[r#""nowhere" not found"#]);

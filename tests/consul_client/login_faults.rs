@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use consul_client::{AuthMethod, Client, Error, PutMode};
+use consul_client::{AuthMethod, Client, Error, PutMode, Scope};
 use serde_json::json;
 use testbed::{Folder, eventually};
 use wiremock::{
@@ -14,6 +14,15 @@ use crate::server::config;
 
 /// A server, and a client that logs in there.
 async fn guest(folder: &Folder) -> (MockServer, Client) {
+    guest_from(folder, Scope::default(), None).await
+}
+
+/// The same, for an auth method in this place and work in this namespace.
+async fn guest_from(
+    folder: &Folder,
+    scope: Scope,
+    namespace: Option<&str>,
+) -> (MockServer, Client) {
     let server = MockServer::start().await;
     let mut config = config(&[("CONSUL_HTTP_ADDR", &server.uri())]);
     let bearer_token_file = folder.path().join("bearer");
@@ -22,7 +31,9 @@ async fn guest(folder: &Folder) -> (MockServer, Client) {
         name: "jwt".to_owned(),
         bearer_token_file,
         meta: [].into(),
+        scope,
     });
+    config.namespace = namespace.map(str::to_owned);
     (server, Client::new(config).unwrap())
 }
 
@@ -96,6 +107,42 @@ async fn a_new_token_is_not_used_before_the_server_knows_it() {
     assert_eq!(
         asked(&server).await,
         expected(&[(LOGIN, ""), probe, probe, probe, ("/v1/kv/k", "new")])
+    );
+}
+
+#[tokio::test]
+async fn a_login_is_made_where_the_auth_method_is() {
+    let folder = Folder::new().unwrap();
+    let method_is_in = Scope {
+        datacenter: Some("dc1".to_owned()),
+        namespace: Some("default".to_owned()),
+        partition: None,
+    };
+    let (server, client) = guest_from(&folder, method_is_in, Some("team")).await;
+    gives(&server, "new", None).await;
+    knows(&server, "new").await;
+    assert_eq!(put(&client).await, Ok(true));
+    client.log_out().await;
+    let requests = server.received_requests().await.unwrap();
+    let asked: Vec<_> = requests
+        .iter()
+        .map(|request| {
+            let mut parts: Vec<_> = request.url.query_pairs().collect();
+            parts.retain(|(name, _)| ["dc", "ns"].contains(&&**name));
+            parts.sort();
+            (request.url.path(), parts)
+        })
+        .collect();
+    let there = || vec![("dc".into(), "dc1".into()), ("ns".into(), "default".into())];
+    let here = || vec![("ns".into(), "team".into())];
+    assert_eq!(
+        asked,
+        [
+            (LOGIN, there()),
+            (SELF, here()),
+            ("/v1/kv/k", here()),
+            ("/v1/acl/logout", there()),
+        ]
     );
 }
 

@@ -108,6 +108,11 @@
 {{- end }}
 - {{ printf "--consul-login-meta=%s" (join "," $pairs) | quote }}
 {{- end }}
+{{- range $part := list "datacenter" "namespace" "partition" }}
+{{- with index $consul.login $part }}
+- {{ printf "--consul-login-%s=%s" $part . | quote }}
+{{- end }}
+{{- end }}
 {{- else if $consul.token.file }}
 - --consul-token-file={{ $consul.token.file }}
 {{- else if include "consul-semaphore-operator.mountsToken" . }}

@@ -47,6 +47,18 @@ pub struct ConsulFlags {
     #[arg(long = "consul-login-meta", env = "CONSUL_LOGIN_META", value_name = "KEY=VALUE", value_delimiter = ',', value_parser = pair)]
     pub login_meta: Vec<(String, String)>,
 
+    /// The datacenter of the auth method, if it is not the datacenter of the server at the address
+    #[arg(long = "consul-login-datacenter", env = "CONSUL_LOGIN_DATACENTER", value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
+    pub login_datacenter: Option<String>,
+
+    /// The namespace of the auth method in Consul Enterprise, if it is not the one of CONSUL_NAMESPACE
+    #[arg(long = "consul-login-namespace", env = "CONSUL_LOGIN_NAMESPACE", value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
+    pub login_namespace: Option<String>,
+
+    /// The admin partition of the auth method in Consul Enterprise, if it is not the one of CONSUL_PARTITION
+    #[arg(long = "consul-login-partition", env = "CONSUL_LOGIN_PARTITION", value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
+    pub login_partition: Option<String>,
+
     /// The certificate authorities (PEM) that verify Consul's certificate [env: CONSUL_CACERT] [default: the system's]
     #[arg(long = "consul-ca-file", value_name = "FILE")]
     pub ca_file: Option<PathBuf>,
@@ -80,6 +92,11 @@ impl ConsulFlags {
                 name: name.clone(),
                 bearer_token_file: self.bearer_token_file.clone(),
                 meta: self.login_meta.iter().cloned().collect(),
+                scope: consul::Scope {
+                    datacenter: self.login_datacenter.clone(),
+                    namespace: self.login_namespace.clone(),
+                    partition: self.login_partition.clone(),
+                },
             });
         }
         if self.ca_file.is_some() {

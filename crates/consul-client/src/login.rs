@@ -17,8 +17,8 @@ use tokio::{
 };
 
 use super::{
-    Backoff, Client, ConfigError, Error, LoginFailure, Secret, call::Call, files::CHECK_TIMEOUT,
-    lanes::Lane, token::Token,
+    Backoff, Client, ConfigError, Error, LoginFailure, Scope, Secret, call::Call,
+    files::CHECK_TIMEOUT, lanes::Lane, token::Token,
 };
 use crate::clock::Moment;
 
@@ -31,6 +31,9 @@ pub struct AuthMethod {
     pub bearer_token_file: PathBuf,
     /// Text that Consul adds to the description of the token, for people.
     pub meta: BTreeMap<String, String>,
+    /// Datacenter, namespace and partition of the auth method, if they are not those that the client works with. In
+    /// Consul Enterprise, auth methods usually are in the namespace and partition `default`.
+    pub scope: Scope,
 }
 
 impl AuthMethod {
@@ -69,7 +72,7 @@ pub(super) struct Login {
 /// The state of the task.
 struct Worker {
     method: AuthMethod,
-    /// Client that sends no token.
+    /// Client that sends no token, for the place in which the calls are made.
     client: Client,
     state: watch::Sender<LoginState>,
     /// Notifies the task when Consul has answered that it does not know the token.
@@ -299,6 +302,7 @@ impl Worker {
         let since = Moment::now();
         let answer = self
             .client
+            .scoped(self.method.scope.clone())
             .send(post("acl_login", "/v1/acl/login", body))
             .await
             .map_err(|error| self.explain(error, &bearer))?;
@@ -352,7 +356,8 @@ impl Worker {
     }
 
     async fn log_out(&self, token: &Token) {
-        let client = self.client.with_fixed(token.clone());
+        let there = self.client.scoped(self.method.scope.clone());
+        let client = there.with_fixed(token.clone());
         let out = client.send(post("acl_logout", "/v1/acl/logout", Vec::new()));
         match timeout(LOGOUT_TIMEOUT, out).await {
             Ok(Err(error)) if !error.is_unknown_token() => {
@@ -443,6 +448,7 @@ mod tests {
                 name: "jwt".to_owned(),
                 bearer_token_file: PathBuf::new(),
                 meta: BTreeMap::new(),
+                scope: Scope::default(),
             },
             client: Client::new(Config::default()).unwrap(),
             state: watch::Sender::default(),

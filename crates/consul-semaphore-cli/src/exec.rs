@@ -146,12 +146,7 @@ pub(crate) fn set_up(
 }
 
 /// Makes a holder that reports what happens, and that notifies `near` when its turn is near.
-fn hold(
-    settings: &ExecSettings,
-    consul: Client,
-    reporter: Reporter,
-    near: Arc<Notify>,
-) -> Holder {
+fn hold(settings: &ExecSettings, consul: Client, reporter: Reporter, near: Arc<Notify>) -> Holder {
     let words = ReportWording::of(settings);
     let (quiet, around) = (settings.quiet, settings.around.clone());
     let on_notice = move |notice| {

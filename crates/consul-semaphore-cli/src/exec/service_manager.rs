@@ -50,7 +50,9 @@ impl ServiceManager {
         thread.name("notify".to_owned()).spawn(move || {
             // Once is enough: each message goes to the same socket.
             if let Some(error) = messages.iter().find_map(|message| send(&message).err()) {
-                stderr.say(&format!("systemd can't be notified: {error}. Check NOTIFY_SOCKET"));
+                stderr.say(&format!(
+                    "systemd can't be notified: {error}. Check NOTIFY_SOCKET"
+                ));
             }
         })?;
         Ok(Self(Some(sender)))

@@ -75,8 +75,10 @@ async fn a_command_runs_although_systemd_can_not_be_notified() {
     let mut unit = stage.command("", "wait_for unit");
     unit.env("NOTIFY_SOCKET", stage.folder().join("nobody"));
     let mut unit = stage.start(unit);
-    unit.says("systemd can't be notified: No such file or directory (os error 2). Check NOTIFY_SOCKET")
-        .await;
+    unit.says(
+        "systemd can't be notified: No such file or directory (os error 2). Check NOTIFY_SOCKET",
+    )
+    .await;
     stage.open("unit");
     unit.ends_with(0).await;
 }
