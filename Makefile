@@ -1,6 +1,6 @@
 # make demo shows what it does; make dev leaves a test bed up to try things on, make bare one to install it on.
 # make test proves that it works, also when things break; make lint and make deny say what else a change must pass.
-.PHONY: demo demo-pipelines dev bare servers servers-workloads test test-workloads test-loaded test-version test-consul floods web-test shells-test python-test python-dist image-lint image-test dist release-files release-try release-rehearsal faults interop soak model bench bench-micro valgrind lint clippy deny fmt site prose actions-lint
+.PHONY: demo demo-pipelines dev bare servers servers-workloads test test-workloads test-loaded test-version test-consul floods web-test shells-test python-test python-dist image-lint image-test dist release-files release-try release-rehearsal faults interop soak model bench bench-micro valgrind crates lint clippy deny fmt site prose actions-lint
 
 # Where programs that check the project are installed; with TOOLS_DIR several clones share them.
 TOOLS := $(abspath $(or $(TOOLS_DIR),.tools))
@@ -190,6 +190,10 @@ valgrind:
 
 $(GUNGRAUN):
 	cargo install --locked --debug --version $(GUNGRAUN_VERSION) --root $(TOOLS)/gungraun-runner-$(GUNGRAUN_VERSION) gungraun-runner
+
+# Packs the crates that can be published on crates.io, and builds what was packed.
+crates:
+	cargo package --locked --package consul-semaphore-client --package consul-semaphore
 
 lint: clippy
 	cargo fmt --all --check
