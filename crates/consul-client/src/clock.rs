@@ -2,6 +2,14 @@
 
 use std::time::Duration;
 
+use rustix::time::{ClockId, clock_gettime};
+
+/// The clock that runs while the machine sleeps. `CLOCK_MONOTONIC` does so on Apple's systems, but not on Linux.
+#[cfg(target_vendor = "apple")]
+const BOOT_CLOCK: ClockId = ClockId::Monotonic;
+#[cfg(not(target_vendor = "apple"))]
+const BOOT_CLOCK: ClockId = ClockId::Boottime;
+
 /// A moment on the machine's boot-time clock (Linux `CLOCK_BOOTTIME`), with nanosecond resolution.
 ///
 /// Evidence that a slot is held is judged by this clock: unlike [`std::time::Instant`] it continues during a suspend,
@@ -19,7 +27,7 @@ impl Moment {
 
     /// Returns the present moment.
     pub fn now() -> Self {
-        let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+        let time = clock_gettime(BOOT_CLOCK);
         let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
         let nanos = u32::try_from(time.tv_nsec).unwrap_or(0);
         Self(BEFORE_BOOT + Duration::new(seconds, nanos))
