@@ -6,12 +6,14 @@
 //! | file | subject |
 //! |---|---|
 //! | `builder` | the choices of a program, and the errors of impossible ones |
+//! | `run` | work in a slot, from the wait for the slot to its release |
 //! | `slot` | a slot, from its grant to its release |
 //! | `task` | the task of a slot |
 //! | `refusal` | the reason why there is no slot, and advice |
 
 mod builder;
 mod refusal;
+mod run;
 mod slot;
 mod task;
 
@@ -26,7 +28,8 @@ use self::task::Counted;
 pub use self::{
     builder::{Builder, InvalidSemaphore},
     refusal::NoSlot,
-    slot::{PendingSlot, ReleaseError, Slot, StillHeld},
+    run::RunError,
+    slot::{PendingSlot, ReleaseError, Slot},
 };
 use crate::holder::{HolderSettings, Notice};
 use consul_client::{Client, clock::Moment};

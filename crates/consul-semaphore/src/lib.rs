@@ -11,16 +11,12 @@
 //!     let consul = consul::Client::new(consul::Config::from_env()?)?;
 //!     let db = Semaphore::builder(consul, "locks/db").limit(3).build()?;
 //!
-//!     let slot = db.acquire().await?;
-//!     tokio::select! {
-//!         done = migrate(slot.fencing_token()) => done?,
-//!         lost = slot.lost() => return Err(lost.into()),
-//!     }
-//!     slot.release().await?;
-//!     Ok(())
+//!     // Waits for a slot, and ends the migration if the slot is lost.
+//!     db.run(async |slot| migrate(slot.fencing_token()).await).await?
 //! }
 //! ```
 //!
+//! - [`Semaphore::run`] waits for a slot, runs work in it, and releases it.
 //! - [`Semaphore::acquire`] waits; [`try_acquire`](Semaphore::try_acquire) and
 //!   [`acquire_within`](Semaphore::acquire_within) don't, or not for long. A call that is dropped leaves nothing.
 //! - [`Slot`] is held until it is dropped or released. Its session is renewed by a task.
@@ -34,11 +30,11 @@
 //! At most `limit` slots are held, among all who use the prefix. No lock can stop work that goes on without one, so
 //! this is up to you:
 //!
-//! - **End the work when [`Slot::lost`] says so**, within [`Builder::grace`]. If Consul can't be reached, the slot is
-//!   lost early enough for the work to end before anybody else can have the slot. If somebody destroys the session, the
-//!   slot is lost at once. Programs with this crate, `consul-semaphore exec` and operators then take the slot after
-//!   [their own lock-delay](Builder::lock_delay), but Go's client and `consul lock -n` take it at once. Only the
-//!   lock-delay of a mutex is Consul's own, which holds for everybody.
+//! - **End the work when [`Slot::lost`] says so**, within [`Builder::grace`]. [`Semaphore::run`] ends work that awaits. If
+//!   Consul can't be reached, the slot is lost early enough for the work to end before anybody else can have the slot.
+//!   If somebody destroys the session, the slot is lost at once. Programs with this crate, `consul-semaphore exec` and
+//!   operators then take the slot after [their own lock-delay](Builder::lock_delay), but Go's client and
+//!   `consul lock -n` take it at once. Only the lock-delay of a mutex is Consul's own, which holds for everybody.
 //! - **Let the resource check [`Slot::fencing_token`]**, if it can: a machine that sleeps, or a process that is
 //!   stopped, does not notice that its slot is lost.
 //! - **Don't block the runtime.** The tasks that renew sessions run there. Work that uses the processor for long
@@ -136,9 +132,9 @@ struct Readme;
 pub use consul_client as consul;
 
 pub use handle::{
-    Builder, InvalidSemaphore, NoSlot, PendingSlot, ReleaseError, Semaphore, Slot, StillHeld,
+    Builder, InvalidSemaphore, NoSlot, PendingSlot, ReleaseError, RunError, Semaphore, Slot,
 };
-pub use holder::{AcquireError, Lost, Notice};
+pub use holder::{AcquireError, Lost, Notice, StillHeld};
 pub use prefix::Prefix;
 pub use sequencer::Sequencer;
 pub use windows::WindowSpec;

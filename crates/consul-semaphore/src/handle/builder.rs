@@ -541,6 +541,7 @@ fn log(notice: Notice) {
         Notice::Trouble { error, holding } => {
             tracing::warn!(%error, holding, "Consul can't be used: trying again");
         }
+        Notice::StillHeld(error) => tracing::warn!(%error, "a slot is not released"),
         notice => tracing::debug!(?notice, "about a slot"),
     }
 }

@@ -16,3 +16,4 @@ mod kinds;
 mod loss;
 mod names;
 mod refusals;
+mod running;
