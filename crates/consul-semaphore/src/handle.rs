@@ -9,6 +9,7 @@
 //! | `run` | work in a slot, from the wait for the slot to its release |
 //! | `slot` | a slot, from its grant to its release |
 //! | `task` | the task of a slot |
+//! | `usage` | who uses a semaphore |
 //! | `refusal` | the reason why there is no slot, and advice |
 
 mod builder;
@@ -16,6 +17,7 @@ mod refusal;
 mod run;
 mod slot;
 mod task;
+mod usage;
 
 use std::{fmt, sync::Arc, time::Duration};
 

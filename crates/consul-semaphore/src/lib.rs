@@ -20,6 +20,7 @@
 //! - [`Semaphore::acquire`] waits; [`try_acquire`](Semaphore::try_acquire) and
 //!   [`acquire_within`](Semaphore::acquire_within) don't, or not for long. A call that is dropped leaves nothing.
 //! - [`Slot`] is held until it is dropped or released. Its session is renewed by a task.
+//! - [`Semaphore::usage`] says who holds slots, who waits, and how many are free.
 //! - [`Builder`] has mutexes, rates, slots of several semaphores at once, priorities, cooldowns, windows.
 //! - [`NoSlot`] and [`InvalidSemaphore`] say what to do.
 //!
@@ -85,6 +86,7 @@
 //! - [`mod@decide`]: a pass, which combines all of these
 //! - [`mutex`]: what is remembered of a mutex, whose key does not say who waits for it
 //! - [`engine`]: a queue as a whole, without IO: events in, actions out
+//! - [`usage`]: who holds slots, who waits and how many are free, for people and programs
 //! - [`plan`]: what a pass decides, as types that guarantee the right order
 //! - [`holder`]: slots for one program, with the engine and a Consul client
 //! - [`handle`]: the holder in a task: what programs use
@@ -119,6 +121,7 @@ pub mod seconds;
 pub mod sequencer;
 pub mod settings;
 pub mod turns;
+pub mod usage;
 mod verbatim;
 pub mod wait;
 pub mod windows;
@@ -137,6 +140,7 @@ pub use handle::{
 pub use holder::{AcquireError, Lost, Notice, StillHeld};
 pub use prefix::Prefix;
 pub use sequencer::Sequencer;
+pub use usage::Usage;
 pub use windows::WindowSpec;
 
 // Short names of the modules' items, for the operator's crates.

@@ -17,3 +17,4 @@ mod loss;
 mod names;
 mod refusals;
 mod running;
+mod usage;
