@@ -6,6 +6,7 @@
 //! | file | subject |
 //! |---|---|
 //! | `builder` | the choices of a program, and the errors of impossible ones |
+//! | `mutex`, `rate` | kinds of semaphores with a type of their own |
 //! | `run` | work in a slot, from the wait for the slot to its release |
 //! | `slot` | a slot, from its grant to its release |
 //! | `task` | the task of a slot |
@@ -13,6 +14,8 @@
 //! | `refusal` | the reason why there is no slot, and advice |
 
 mod builder;
+mod mutex;
+mod rate;
 mod refusal;
 mod run;
 mod slot;
@@ -28,7 +31,9 @@ use tokio::{
 
 use self::task::Counted;
 pub use self::{
-    builder::{Builder, InvalidSemaphore},
+    builder::{Builder, Held, InvalidSemaphore, Ordered},
+    mutex::Mutex,
+    rate::Rate,
     refusal::NoSlot,
     run::RunError,
     slot::{PendingSlot, ReleaseError, Slot},

@@ -21,7 +21,8 @@
 //!   [`acquire_within`](Semaphore::acquire_within) don't, or not for long. A call that is dropped leaves nothing.
 //! - [`Slot`] is held until it is dropped or released. Its session is renewed by a task.
 //! - [`Semaphore::usage`] says who holds slots, who waits, and how many are free.
-//! - [`Builder`] has mutexes, rates, slots of several semaphores at once, priorities, cooldowns, windows.
+//! - [`Mutex`] and [`Rate`] are semaphores of a kind: a lock, and a limit on starts.
+//! - [`Builder`] has slots of several semaphores at once, priorities, cooldowns, windows.
 //! - [`NoSlot`] and [`InvalidSemaphore`] say what to do.
 //!
 //! The crate's folder `examples/` has a pool of workers, a migration, and a client that keeps to a rate.
@@ -50,7 +51,7 @@
 //! # Beside others
 //!
 //! The format is that of `api.Semaphore` in Consul's Go client and of `consul lock -n`, so all of these can share a
-//! prefix, with one limit. A [mutex](Builder::mutex) is the lock of `consul lock -n 1`, and of `api.Lock` at
+//! prefix, with one limit. A [mutex](Mutex) is the lock of `consul lock -n 1`, and of `api.Lock` at
 //! `<prefix>/.lock`. `consul-semaphore exec` and the Kubernetes operator are made of this crate. In contrast to Go's
 //! client:
 //!
@@ -135,7 +136,8 @@ struct Readme;
 pub use consul_client as consul;
 
 pub use handle::{
-    Builder, InvalidSemaphore, NoSlot, PendingSlot, ReleaseError, RunError, Semaphore, Slot,
+    Builder, InvalidSemaphore, Mutex, NoSlot, PendingSlot, Rate, ReleaseError, RunError, Semaphore,
+    Slot,
 };
 pub use holder::{AcquireError, Lost, Notice, StillHeld};
 pub use prefix::Prefix;
