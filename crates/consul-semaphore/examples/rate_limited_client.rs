@@ -18,7 +18,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         calls.start().await?;
         println!("call {number} after {} ms", begun.elapsed().as_millis());
     }
-    // The last periods are awaited, so that the next run keeps to the rate, too.
+    // Otherwise the last starts would count until their sessions have expired.
     calls.semaphore().all_released().await;
     Ok(())
 }

@@ -21,15 +21,16 @@ use consul_client::Client;
 ///     calls.start().await?;
 ///     call().await;
 /// }
-/// // The next program that runs keeps to the rate, too.
+/// // Otherwise the last starts would count until their sessions have expired.
 /// calls.semaphore().all_released().await;
 /// # Ok(())
 /// # }
 /// ```
 ///
-/// A start counts for one period, whatever becomes of it, and there is nothing to hold or release. A task counts each
-/// start in Consul. If the program ends before the period is over, the start counts until its session has expired, for
-/// up to four periods and two minutes; [`Semaphore::all_released`] waits until no start of this program counts.
+/// A start counts for one period, whatever becomes of it, so there is nothing to hold or release: a task removes the
+/// start from Consul when its period is over. If the program ends earlier, the start counts until its session has
+/// expired, for up to four periods and two minutes. [`Semaphore::all_released`] waits until no start of this program
+/// counts.
 #[derive(Clone, Debug)]
 pub struct Rate(pub(super) Semaphore);
 

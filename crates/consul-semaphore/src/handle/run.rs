@@ -38,7 +38,7 @@ impl Semaphore {
     /// [`Notice::StillHeld`].
     ///
     /// If the future that `run` returns is dropped, the work's future is dropped with it, and a task releases the slot.
-    /// [`Self::all_released`] waits for such tasks.
+    /// After a loss, too, a task gives back what is left of it. [`Self::all_released`] waits for such tasks.
     ///
     /// # Errors
     /// Waiting for a slot is useless, or the slot was lost. The value of work that ended in a lost slot is dropped.
