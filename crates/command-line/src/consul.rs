@@ -23,9 +23,12 @@ Environment variables without a flag, as for Consul's own tools:
   CONSUL_NAMESPACE, CONSUL_PARTITION
                            the namespace and the partition of Consul Enterprise";
 
+/// The heading of the flags for Consul in a program's help.
+pub const CONSUL_HEADING: &str = "Consul (see the environment below, too)";
+
 /// Flags that override Consul's own environment variables, which are read as every Consul tool reads them.
 #[derive(Args, Debug)]
-#[command(next_help_heading = "Consul (see the environment below, too)")]
+#[command(next_help_heading = CONSUL_HEADING)]
 pub struct ConsulFlags {
     /// Consul's address, or several joined by commas: host:port, http://, https:// or unix:// [env: CONSUL_HTTP_ADDR] [default: http://127.0.0.1:8500]
     #[arg(long = "consul-address", value_name = "ADDRESS", value_delimiter = ',')]

@@ -27,7 +27,7 @@ use std::{
 
 use clap::error::{ContextKind, ContextValue};
 
-pub use consul::{CONSUL_ENVIRONMENT, ConsulFlags};
+pub use consul::{CONSUL_ENVIRONMENT, CONSUL_HEADING, ConsulFlags};
 
 /// A panic in any task or thread ends the process: no work continues half done. Released builds abort by their
 /// profile; this does the same in all others.

@@ -235,6 +235,7 @@ impl ReportWording {
                 let slot = self.slot(&prefix);
                 format!("{slot} is lost, and no other slot is free: the command continues")
             }
+            Notice::StillHeld(held) => held.to_string(),
         };
         vec![line]
     }

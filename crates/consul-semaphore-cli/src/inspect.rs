@@ -2,8 +2,6 @@
 //!
 //! | file | subject |
 //! |---|---|
-//! | `seen` | what Consul shows of a semaphore, as plain data |
-//! | `names` | the sessions of programs that write nothing about themselves |
 //! | `find` | the semaphores below a prefix |
 //! | `text` | semaphores as text |
 //! | `changes` | what changed between two readings |
@@ -14,9 +12,7 @@
 mod changes;
 mod failure;
 mod find;
-mod names;
 mod release;
-mod seen;
 mod text;
 mod watch;
 
@@ -25,11 +21,10 @@ use command_line::{
     text::Text,
 };
 use consul_client::{Client, clock};
-use consul_semaphore::{Prefix, Reading};
+use consul_semaphore::{Prefix, Usage};
 use serde::Serialize;
 
 pub(crate) use self::{failure::InspectFailure, release::release, watch::watch};
-use self::{names::SessionNames, seen::SeenSemaphore};
 
 /// Format in which the answer is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,17 +63,13 @@ pub(crate) async fn show(
     prefix: &Prefix,
     format: AnswerFormat,
 ) -> Result<(), InspectFailure> {
-    let listing = client.list(&prefix.folder()).await?;
-    let reading = Reading::found(prefix.clone(), listing);
-    let mut names = SessionNames::default();
-    names.learn(client, [&reading]).await?;
-    let semaphore = SeenSemaphore::of(&reading, &names);
-    if semaphore.is_unused() {
+    let usage = Usage::read(client, prefix.clone()).await?;
+    if usage.is_unused() {
         return Err(InspectFailure::Nobody(prefix.clone()));
     }
     match format {
-        AnswerFormat::Json => json(&semaphore),
-        AnswerFormat::Text => print(&text::show(&semaphore, clock::time())),
+        AnswerFormat::Json => json(&usage),
+        AnswerFormat::Text => print(&text::show(&usage, clock::time())),
     }
 }
 

@@ -242,5 +242,6 @@ fn told(notice: &Notice) -> (u8, String) {
         ),
         Notice::Regained(prefix) => (WARNING, format!("the slot of {prefix} was replaced")),
         Notice::Unheld(prefix) => (WARNING, format!("the slot of {prefix} is lost")),
+        Notice::StillHeld(held) => (WARNING, format!("a slot is not released: {held}")),
     }
 }

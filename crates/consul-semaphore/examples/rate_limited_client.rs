@@ -4,24 +4,21 @@
 
 use std::{error::Error, time::Duration};
 
-use consul_semaphore::{Semaphore, consul};
+use consul_semaphore::{Rate, consul};
 use tokio::time::Instant;
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     let consul = consul::Client::new(consul::Config::from_env()?)?;
-    let calls = Semaphore::builder(consul, "examples/rate-limited-client")
-        .rate(2, Duration::from_secs(1))
-        .build()?;
+    let second = Duration::from_secs(1);
+    let calls = Rate::builder(consul, "examples/rate-limited-client", 2, second).build()?;
 
     let begun = Instant::now();
     for number in 1..=6 {
-        // A slot says that a call may start. It stays held for its period, also once it is dropped.
-        let slot = calls.acquire().await?;
-        drop(slot);
+        calls.start().await?;
         println!("call {number} after {} ms", begun.elapsed().as_millis());
     }
-    // The last periods are awaited, so that the next run keeps to the rate, too.
-    calls.all_released().await;
+    // Otherwise the last starts would count until their sessions have expired.
+    calls.semaphore().all_released().await;
     Ok(())
 }

@@ -18,18 +18,16 @@ async fn main() -> Result<(), Box<dyn Error>> {
     for worker in 1..=8 {
         let pool = pool.clone();
         workers.spawn(async move {
-            let slot = pool.acquire().await?;
-            println!("worker {worker} begins in the slot of {}", slot.session());
-            tokio::select! {
-                () = work() => println!("worker {worker} is done"),
-                lost = slot.lost() => println!("worker {worker} stops: {lost}"),
-            }
-            // The slot is dropped, and a task releases it.
-            Ok::<_, consul_semaphore::NoSlot>(())
+            pool.run(async |slot| {
+                println!("worker {worker} begins in the slot of {}", slot.session());
+                work().await;
+                println!("worker {worker} is done");
+            })
+            .await
         });
     }
     let ended: Result<Vec<()>, _> = workers.join_all().await.into_iter().collect();
-    // Otherwise the last slots would stay until their sessions have expired, also if a worker has failed.
+    // Otherwise a session that a worker could not end in time would stay until it has expired.
     pool.all_released().await;
     ended?;
     Ok(())

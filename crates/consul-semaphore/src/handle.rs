@@ -6,14 +6,21 @@
 //! | file | subject |
 //! |---|---|
 //! | `builder` | the choices of a program, and the errors of impossible ones |
+//! | `mutex`, `rate` | kinds of semaphores with a type of their own |
+//! | `run` | work in a slot, from the wait for the slot to its release |
 //! | `slot` | a slot, from its grant to its release |
 //! | `task` | the task of a slot |
+//! | `usage` | who uses a semaphore |
 //! | `refusal` | the reason why there is no slot, and advice |
 
 mod builder;
+mod mutex;
+mod rate;
 mod refusal;
+mod run;
 mod slot;
 mod task;
+mod usage;
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -24,9 +31,12 @@ use tokio::{
 
 use self::task::Counted;
 pub use self::{
-    builder::{Builder, InvalidSemaphore},
+    builder::{Builder, Held, InvalidSemaphore, Ordered},
+    mutex::Mutex,
+    rate::Rate,
     refusal::NoSlot,
-    slot::{PendingSlot, ReleaseError, Slot, StillHeld},
+    run::RunError,
+    slot::{PendingSlot, ReleaseError, Slot},
 };
 use crate::holder::{HolderSettings, Notice};
 use consul_client::{Client, clock::Moment};

@@ -143,6 +143,8 @@ pub enum Notice {
     /// A slot at this prefix is lost and no other one is free, and the work continues because of
     /// [`HolderSettings::on_slot_lost`].
     Unheld(Prefix),
+    /// A slot, or a place in the queue, could not be given back, and no call returns that as an error.
+    StillHeld(StillHeld),
 }
 
 impl Notice {
@@ -174,6 +176,23 @@ pub struct Lost {
 pub struct NotReleased {
     /// The last error of Consul when the release was given up.
     pub why: consul::Error,
+}
+
+/// The error of a slot that could not be released.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{why}: the slot is free once its session has expired, {}s from now at the latest{}{advice}",
+    expires.as_secs(),
+    if advice.is_empty() { "" } else { ". " }
+)]
+#[non_exhaustive]
+pub struct StillHeld {
+    /// The last error of Consul.
+    pub why: consul::Error,
+    /// The time after which Consul has ended the session, at the latest.
+    pub expires: Duration,
+    /// Advice about the error: a sentence, or nothing.
+    pub advice: String,
 }
 
 /// The data that a holder leaves in Consul if it ends now.

@@ -11,20 +11,18 @@
 //!     let consul = consul::Client::new(consul::Config::from_env()?)?;
 //!     let db = Semaphore::builder(consul, "locks/db").limit(3).build()?;
 //!
-//!     let slot = db.acquire().await?;
-//!     tokio::select! {
-//!         done = migrate(slot.fencing_token()) => done?,
-//!         lost = slot.lost() => return Err(lost.into()),
-//!     }
-//!     slot.release().await?;
-//!     Ok(())
+//!     // Waits for a slot, and ends the migration if the slot is lost.
+//!     db.run(async |slot| migrate(slot.fencing_token()).await).await?
 //! }
 //! ```
 //!
+//! - [`Semaphore::run`] waits for a slot, runs work in it, and releases it.
 //! - [`Semaphore::acquire`] waits; [`try_acquire`](Semaphore::try_acquire) and
 //!   [`acquire_within`](Semaphore::acquire_within) don't, or not for long. A call that is dropped leaves nothing.
 //! - [`Slot`] is held until it is dropped or released. Its session is renewed by a task.
-//! - [`Builder`] has mutexes, rates, slots of several semaphores at once, priorities, cooldowns, windows.
+//! - [`Semaphore::usage`] says who holds slots, who waits, and how many are free.
+//! - [`Mutex`] and [`Rate`] are semaphores of a kind: a lock, and a limit on starts.
+//! - [`Builder`] has slots of several semaphores at once, priorities, cooldowns, windows.
 //! - [`NoSlot`] and [`InvalidSemaphore`] say what to do.
 //!
 //! The crate's folder `examples/` has a pool of workers, a migration, and a client that keeps to a rate.
@@ -34,11 +32,11 @@
 //! At most `limit` slots are held, among all who use the prefix. No lock can stop work that goes on without one, so
 //! this is up to you:
 //!
-//! - **End the work when [`Slot::lost`] says so**, within [`Builder::grace`]. If Consul can't be reached, the slot is
-//!   lost early enough for the work to end before anybody else can have the slot. If somebody destroys the session, the
-//!   slot is lost at once. Programs with this crate, `consul-semaphore exec` and operators then take the slot after
-//!   [their own lock-delay](Builder::lock_delay), but Go's client and `consul lock -n` take it at once. Only the
-//!   lock-delay of a mutex is Consul's own, which holds for everybody.
+//! - **End the work when [`Slot::lost`] says so**, within [`Builder::grace`]. [`Semaphore::run`] ends work that awaits. If
+//!   Consul can't be reached, the slot is lost early enough for the work to end before anybody else can have the slot.
+//!   If somebody destroys the session, the slot is lost at once. Programs with this crate, `consul-semaphore exec` and
+//!   operators then take the slot after [their own lock-delay](Builder::lock_delay), but Go's client and
+//!   `consul lock -n` take it at once. Only the lock-delay of a mutex is Consul's own, which holds for everybody.
 //! - **Let the resource check [`Slot::fencing_token`]**, if it can: a machine that sleeps, or a process that is
 //!   stopped, does not notice that its slot is lost.
 //! - **Don't block the runtime.** The tasks that renew sessions run there. Work that uses the processor for long
@@ -53,7 +51,7 @@
 //! # Beside others
 //!
 //! The format is that of `api.Semaphore` in Consul's Go client and of `consul lock -n`, so all of these can share a
-//! prefix, with one limit. A [mutex](Builder::mutex) is the lock of `consul lock -n 1`, and of `api.Lock` at
+//! prefix, with one limit. A [mutex](Mutex) is the lock of `consul lock -n 1`, and of `api.Lock` at
 //! `<prefix>/.lock`. `consul-semaphore exec` and the Kubernetes operator are made of this crate. In contrast to Go's
 //! client:
 //!
@@ -89,6 +87,7 @@
 //! - [`mod@decide`]: a pass, which combines all of these
 //! - [`mutex`]: what is remembered of a mutex, whose key does not say who waits for it
 //! - [`engine`]: a queue as a whole, without IO: events in, actions out
+//! - [`usage`]: who holds slots, who waits and how many are free, for people and programs
 //! - [`plan`]: what a pass decides, as types that guarantee the right order
 //! - [`holder`]: slots for one program, with the engine and a Consul client
 //! - [`handle`]: the holder in a task: what programs use
@@ -123,6 +122,7 @@ pub mod seconds;
 pub mod sequencer;
 pub mod settings;
 pub mod turns;
+pub mod usage;
 mod verbatim;
 pub mod wait;
 pub mod windows;
@@ -136,11 +136,13 @@ struct Readme;
 pub use consul_client as consul;
 
 pub use handle::{
-    Builder, InvalidSemaphore, NoSlot, PendingSlot, ReleaseError, Semaphore, Slot, StillHeld,
+    Builder, InvalidSemaphore, Mutex, NoSlot, PendingSlot, Rate, ReleaseError, RunError, Semaphore,
+    Slot,
 };
-pub use holder::{AcquireError, Lost, Notice};
+pub use holder::{AcquireError, Lost, Notice, StillHeld};
 pub use prefix::Prefix;
 pub use sequencer::Sequencer;
+pub use usage::Usage;
 pub use windows::WindowSpec;
 
 // Short names of the modules' items, for the operator's crates.

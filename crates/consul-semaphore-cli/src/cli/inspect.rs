@@ -6,8 +6,8 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, ValueEnum};
-use command_line::{ConsulFlags, filter};
+use clap::{Args, ValueEnum, builder::NonEmptyStringValueParser};
+use command_line::{CONSUL_HEADING, ConsulFlags, filter};
 use consul_client::Config;
 use consul_semaphore::Prefix;
 
@@ -34,13 +34,20 @@ pub(crate) struct CommonFlags {
 
     #[command(flatten)]
     consul: ConsulFlags,
+
+    /// The datacenter of the semaphores, to which Consul forwards the calls [default: Consul's own]
+    #[arg(long = "consul-datacenter", value_name = "NAME", help_heading = CONSUL_HEADING, value_parser = NonEmptyStringValueParser::new())]
+    datacenter: Option<String>,
 }
 
 impl CommonFlags {
     /// Returns the settings for calls to Consul. Ends the program if the flags do not give valid ones.
     pub(crate) fn consul(&self) -> Config {
         let config = self.consul.config::<Cli>();
-        config.unwrap_or_else(|error| error.exit())
+        Config {
+            datacenter: self.datacenter.clone(),
+            ..config.unwrap_or_else(|error| error.exit())
+        }
     }
 }
 

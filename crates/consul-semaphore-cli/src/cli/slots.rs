@@ -145,8 +145,8 @@ pub(crate) struct SlotFlags {
     name: Option<String>,
 
     /// The external Consul node that owns the session. All users of the same node can end each other's commands.
-    /// Required with a token, unless exec uses a local agent [default: the agent's own node if exec uses a local agent,
-    /// else consul-semaphore-exec]
+    /// Required with a token, unless exec uses a local agent without --consul-datacenter [default: the agent's own node
+    /// in that case, else consul-semaphore-exec]
     #[arg(long, env = "CONSUL_SEMAPHORE_NODE", value_name = "NAME", value_parser = name)]
     node: Option<String>,
 }
@@ -301,7 +301,8 @@ impl SlotFlags {
         slot_use: SlotUse,
     ) -> Result<holder::HolderSettings, clap::Error> {
         let is_local = consul.addresses.iter().all(consul::Address::is_local);
-        let agent = is_local && slot_use.node_checks;
+        // The node of the local agent is not in another datacenter.
+        let agent = is_local && slot_use.node_checks && consul.datacenter.is_none();
         let known = consul.token.is_some() || consul.token_file.is_some() || consul.login.is_some();
         if known && !agent && self.node.is_none() {
             let problem = "--node: a token that may write a node's sessions can end all of them. Set --node to the \

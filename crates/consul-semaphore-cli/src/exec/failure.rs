@@ -89,7 +89,9 @@ impl ExecFailure {
             Self::System(_) => EXIT_MACHINE,
             Self::NoSlot(AcquireError::Taken(_)) => 75,
             Self::NoSlot(
-                AcquireError::Refused(consul::Error::AnswerTooLarge(_))
+                AcquireError::Refused(
+                    consul::Error::AnswerTooLarge(_) | consul::Error::UnknownDatacenter,
+                )
                 | AcquireError::Absent(_)
                 | AcquireError::Limit { .. }
                 | AcquireError::Unusable { .. },
@@ -147,6 +149,7 @@ pub(super) fn advice_on(refusal: &consul::Error) -> String {
             ". Use another prefix, or delete the keys below it that do not belong to a semaphore"
                 .to_owned()
         }
+        consul::Error::UnknownDatacenter => ". Check --consul-datacenter".to_owned(),
         refusal => match refusal.shortest_ttl() {
             Some(shortest) => format!(
                 ". Set --ttl (for acquire: --for) to at least {}s, the session_ttl_min of this Consul",

@@ -6,10 +6,11 @@ use std::{
 };
 
 use consul_client::SessionId;
-use consul_semaphore::Prefix;
+use consul_semaphore::{
+    Prefix,
+    usage::{Usage, UsageContender, UsageHolder, UsageWaiter},
+};
 use serde::Serialize;
-
-use super::seen::{SeenContender, SeenHolder, SeenSemaphore, SeenWaiter};
 
 /// Kind of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -45,7 +46,7 @@ pub(super) struct SemaphoreChange<'a> {
     #[serde(rename = "change")]
     what: ChangeKind,
     #[serde(flatten)]
-    contender: Option<&'a SeenContender>,
+    contender: Option<&'a UsageContender>,
     #[serde(skip_serializing_if = "Option::is_none")]
     fencing_token: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -76,12 +77,7 @@ impl Display for SemaphoreChange<'_> {
             write!(f, ": {problem}")?;
         }
         match self.contender {
-            Some(contender) => write!(
-                f,
-                " {} (session {})",
-                contender.title(),
-                contender.session.shown()
-            ),
+            Some(contender) => write!(f, " {} (session {})", contender, contender.session.shown()),
             None => Ok(()),
         }
     }
@@ -90,8 +86,8 @@ impl Display for SemaphoreChange<'_> {
 /// Returns the changes between two readings, in the order in which they must have happened: slots become free before
 /// they are granted. `first` means that nothing was known before.
 pub(super) fn between<'a>(
-    before: Option<&'a SeenSemaphore>,
-    after: Option<&'a SeenSemaphore>,
+    before: Option<&'a Usage>,
+    after: Option<&'a Usage>,
     first: bool,
 ) -> Vec<SemaphoreChange<'a>> {
     let Some(prefix) = after.or(before).map(|semaphore| &semaphore.summary.prefix) else {
@@ -105,8 +101,8 @@ pub(super) fn between<'a>(
         limit: None,
         problem: None,
     };
-    let limit = |of: Option<&SeenSemaphore>| of.and_then(|semaphore| semaphore.summary.limit);
-    let unreadable = |of: Option<&SeenSemaphore>| of.is_some_and(SeenSemaphore::is_unreadable);
+    let limit = |of: Option<&Usage>| of.and_then(|semaphore| semaphore.summary.limit);
+    let unreadable = |of: Option<&Usage>| of.is_some_and(Usage::is_unreadable);
     if let Some(after) = after.filter(|after| after.is_unreadable()) {
         let problem = after.summary.problem.as_deref();
         let news = (!unreadable(before)).then(|| SemaphoreChange {
@@ -166,14 +162,36 @@ pub(super) fn between<'a>(
     changes
 }
 
-fn holders(of: Option<&SeenSemaphore>) -> BTreeMap<&SessionId, &SeenHolder> {
+/// Takes from an earlier reading what this one can't show: the owner of a dead holder's session, which Consul forgets,
+/// and everything while the lock key is unreadable.
+pub(super) fn remember(after: &mut Usage, before: Option<&Usage>) {
+    if after.is_unreadable() {
+        after.summary.limit = before.and_then(|before| before.summary.limit);
+        after.holders = before.map_or_else(Vec::new, |before| before.holders.clone());
+        after.waiters = before.map_or_else(Vec::new, |before| before.waiters.clone());
+        return;
+    }
+    let Some(before) = before else { return };
+    let known: BTreeMap<_, _> = before
+        .holders
+        .iter()
+        .map(|holder| (&holder.contender.session, &holder.contender))
+        .collect();
+    for holder in after.holders.iter_mut().filter(|holder| holder.dead) {
+        if let Some(contender) = known.get(&holder.contender.session) {
+            holder.contender = (*contender).clone();
+        }
+    }
+}
+
+fn holders(of: Option<&Usage>) -> BTreeMap<&SessionId, &UsageHolder> {
     let holders = of.into_iter().flat_map(|semaphore| &semaphore.holders);
     holders
         .map(|holder| (&holder.contender.session, holder))
         .collect()
 }
 
-fn waiters(of: Option<&SeenSemaphore>) -> BTreeMap<&SessionId, &SeenWaiter> {
+fn waiters(of: Option<&Usage>) -> BTreeMap<&SessionId, &UsageWaiter> {
     let waiters = of.into_iter().flat_map(|semaphore| &semaphore.waiters);
     waiters
         .map(|waiter| (&waiter.contender.session, waiter))
@@ -183,10 +201,9 @@ fn waiters(of: Option<&SeenSemaphore>) -> BTreeMap<&SessionId, &SeenWaiter> {
 #[cfg(test)]
 mod tests {
     use consul_client::{Entry, Listing, clock::Moment};
-    use consul_semaphore::{Reading, lock::SEMAPHORE_FLAGS};
+    use consul_semaphore::{Reading, lock::SEMAPHORE_FLAGS, usage::SessionNames};
 
     use super::*;
-    use crate::inspect::names::SessionNames;
 
     const A: &str = "aaaaaaaa-0000-4000-8000-000000000000";
     const B: &str = "bbbbbbbb-0000-4000-8000-000000000000";
@@ -204,7 +221,7 @@ mod tests {
     }
 
     /// Returns a semaphore with these holders in its body and these live contenders.
-    fn semaphore(limit: u32, holders: &[&str], alive: &[&str]) -> SeenSemaphore {
+    fn semaphore(limit: u32, holders: &[&str], alive: &[&str]) -> Usage {
         let holders: Vec<_> = holders
             .iter()
             .map(|holder| format!("\"{holder}\":true"))
@@ -225,14 +242,14 @@ mod tests {
             sent: Moment::now(),
             reset: false,
         };
-        SeenSemaphore::of(
+        Usage::of(
             &Reading::found("p".parse().unwrap(), listing),
             &SessionNames::default(),
         )
     }
 
     #[track_caller]
-    fn says(before: &SeenSemaphore, after: &SeenSemaphore, expected: &[&str]) {
+    fn says(before: &Usage, after: &Usage, expected: &[&str]) {
         let changes = between(Some(before), Some(after), false);
         let said: Vec<_> = changes.iter().map(ToString::to_string).collect();
         let expected: Vec<_> = expected.iter().map(|words| format!("p {words}")).collect();
@@ -264,17 +281,17 @@ mod tests {
                 sent: Moment::now(),
                 reset: false,
             };
-            SeenSemaphore::of(
+            Usage::of(
                 &Reading::found("p".parse().unwrap(), listing),
                 &SessionNames::default(),
             )
         };
         let mut unreadable = junk();
         let problem = unreadable.summary.problem.clone().unwrap();
-        unreadable.remember(Some(&there));
+        remember(&mut unreadable, Some(&there));
         says(&there, &unreadable, &[&format!("unreadable: {problem}")]);
         let mut still = junk();
-        still.remember(Some(&unreadable));
+        remember(&mut still, Some(&unreadable));
         says(&unreadable, &still, &[]);
         let handed = semaphore(2, &[B], &[B]);
         let of = |what: &str, session: &str| format!("{what} Unknown (session {session})");
@@ -284,7 +301,7 @@ mod tests {
             &["limit 2", &of("released", A), &of("granted", B)],
         );
         let mut at_first = junk();
-        at_first.remember(None);
+        remember(&mut at_first, None);
         says(&at_first, &at_first, &[]);
         let gone = between(Some(&at_first), None, false);
         let last = gone.last().map(ToString::to_string);

@@ -55,9 +55,9 @@ impl InspectFailure {
     pub(crate) fn code(&self) -> u8 {
         match self {
             Self::Consul(error) if error.may_pass() => 69,
-            Self::Consul(consul::Error::AnswerTooLarge(_)) | Self::Config(_) | Self::Nobody(_) => {
-                78
-            }
+            Self::Consul(consul::Error::AnswerTooLarge(_) | consul::Error::UnknownDatacenter)
+            | Self::Config(_)
+            | Self::Nobody(_) => 78,
             Self::Consul(_) => 77,
             Self::NotReleased(_) | Self::NoLease(_) | Self::SeveralLeases => 1,
             Self::Lost(_) => EXIT_SLOT_LOST,
@@ -74,6 +74,7 @@ fn advice(error: &consul::Error) -> &'static str {
         consul::Error::Unreachable { .. } => {
             ". Check the address in --consul-address or CONSUL_HTTP_ADDR"
         }
+        consul::Error::UnknownDatacenter => ". Check --consul-datacenter",
         consul::Error::AnswerTooLarge(_) => {
             " for all keys below the prefix. Use a longer prefix, or delete the keys that do not belong to a semaphore"
         }

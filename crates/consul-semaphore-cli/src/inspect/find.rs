@@ -2,10 +2,13 @@
 //! few semaphores at a time.
 
 use consul_client::{self as consul, Client, Listing, clock::Moment};
-use consul_semaphore::{Prefix, Reading};
+use consul_semaphore::{
+    Prefix, Reading,
+    usage::{SessionNames, Usage},
+};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 
-use super::{failure::InspectFailure, names::SessionNames, seen::SeenSemaphore};
+use super::failure::InspectFailure;
 
 /// Largest number of semaphores that are listed.
 const MOST_LISTED: usize = 5000;
@@ -22,7 +25,7 @@ const LOCK_SUFFIX: &str = "/.lock";
 /// Semaphores that were found, and what is missing.
 pub(super) struct FoundSemaphores {
     /// Semaphores in the order of their prefixes, without the names of holders and waiting contenders.
-    pub(super) all: Vec<SeenSemaphore>,
+    pub(super) all: Vec<Usage>,
     /// Notes for people about what is missing in the list.
     pub(super) notes: Vec<String>,
 }
@@ -86,7 +89,7 @@ pub(super) async fn find(
 /// Outcome of an attempt to read a semaphore.
 enum ReadOutcome {
     /// The token may read at least the lock key.
-    Found(SeenSemaphore),
+    Found(Usage),
     /// The token may not read the semaphore at this prefix.
     Denied(Prefix),
 }
@@ -115,7 +118,7 @@ async fn read(client: &Client, prefix: Prefix) -> Result<ReadOutcome, consul::Er
         Err(consul::Error::Denied(_)) => "the token may not read all keys that show who waits",
         listing => {
             let reading = Reading::found(prefix, listing?);
-            let mut semaphore = SeenSemaphore::of(&reading, &SessionNames::default());
+            let mut semaphore = Usage::of(&reading, &SessionNames::default());
             forget(&mut semaphore);
             return Ok(ReadOutcome::Found(semaphore));
         }
@@ -127,11 +130,7 @@ async fn read(client: &Client, prefix: Prefix) -> Result<ReadOutcome, consul::Er
 }
 
 /// Reads only the lock key of a semaphore.
-async fn read_lock(
-    client: &Client,
-    prefix: Prefix,
-    why: &str,
-) -> Result<SeenSemaphore, consul::Error> {
+async fn read_lock(client: &Client, prefix: Prefix, why: &str) -> Result<Usage, consul::Error> {
     let sent = Moment::now();
     let lock = client.get(&prefix.lock_key()).await?;
     let listing = Listing {
@@ -141,7 +140,7 @@ async fn read_lock(
         reset: false,
     };
     let reading = Reading::found(prefix, listing);
-    let mut semaphore = SeenSemaphore::of(&reading, &SessionNames::default());
+    let mut semaphore = Usage::of(&reading, &SessionNames::default());
     semaphore.summary.waiting = None;
     semaphore.summary.problem = Some(why.to_owned());
     forget(&mut semaphore);
@@ -149,8 +148,8 @@ async fn read_lock(
 }
 
 /// Drops the holders and waiting contenders, because `list` shows only numbers.
-fn forget(semaphore: &mut SeenSemaphore) {
+fn forget(semaphore: &mut Usage) {
     semaphore.holders = Vec::new();
-    // One waiting contender is kept, because [`SeenSemaphore::is_unused`] depends on it.
+    // One waiting contender is kept, because [`Usage::is_unused`] depends on it.
     semaphore.waiters.truncate(1);
 }

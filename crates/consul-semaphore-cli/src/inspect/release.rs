@@ -10,14 +10,13 @@ use std::{
 };
 
 use command_line::terminal::{message, try_write};
-use consul_client::{self as consul, Backoff, Client, Op, SessionId, text::one_line};
-use consul_semaphore::{ContenderBody, Lock, Mode, Prefix, Reading};
-
-use super::{
-    failure::InspectFailure,
-    names::SessionNames,
-    seen::{self, SeenContender},
+use consul_client::{self as consul, Backoff, Client, Op, SessionId};
+use consul_semaphore::{
+    ContenderBody, Lock, Mode, Prefix, Reading,
+    usage::{SessionNames, UsageContender},
 };
+
+use super::failure::InspectFailure;
 
 /// Number of attempts at a write when other writers are faster.
 const MOST_WRITE_TRIES: u32 = 8;
@@ -170,8 +169,8 @@ async fn consequences(
         .map_or(Duration::ZERO, |known| known.lock_delay);
     let names = SessionNames::of(session, known);
     let proved = match names.get(session) {
-        Some(_) => SeenContender::of(session, None, &names),
-        None => SeenContender::of(session, body.as_ref(), &names),
+        Some(_) => UsageContender::of(session, None, &names),
+        None => UsageContender::of(session, body.as_ref(), &names),
     };
     let then = match reading.mode() {
         Mode::Semaphore => {
@@ -181,14 +180,13 @@ async fn consequences(
         }
         Mode::Mutex => format!("Nobody can lock the key until the session's lock-delay ({}s) is over.", lock_delay.as_secs()),
     };
-    let holder = one_line(&proved.title(), seen::LONGEST_TITLE);
     let held = body.as_ref().and_then(|body| body.cools_until).map_or("", |_| {
         " The slot is in its cooldown, or counts a start of a rate. The release ends this early, unless the holder's \
          operator takes another slot for the holder."
     });
     Ok(format!(
         "This releases a slot of {prefix}: it destroys the session {id}, which also frees everything else that the session \
-         has locked.\nThe holder is {holder}: {}{held}\n{then}",
+         has locked.\nThe holder is {proved}: {}{held}\n{then}",
         fate(&proved.kind)
     ))
 }

@@ -5,9 +5,8 @@ use command_line::{
     table::Table,
     text::{Line, Span, Text, Tone},
 };
+use consul_semaphore::usage::{Usage, UsageContender, UsageHolder, UsageSummary, UsageWaiter};
 use jiff::Timestamp;
-
-use super::seen::{SeenContender, SeenHolder, SeenSemaphore, SeenWaiter, SemaphoreSummary};
 
 /// Indent of the lines below a heading.
 const INDENT: usize = 2;
@@ -17,17 +16,17 @@ const INDENT: usize = 2;
 const UNKNOWN_VALUE: &str = "-";
 
 /// Renders semaphores, one on each line.
-pub(super) fn list(all: &[&SemaphoreSummary]) -> Text {
+pub(super) fn list(all: &[&UsageSummary]) -> Text {
     let mut table = Table::new(["PREFIX", "KIND", "LIMIT", "HELD", "WAITING", "PROBLEM"]);
     for summary in all {
-        let SemaphoreSummary {
+        let UsageSummary {
             prefix,
             kind,
             limit,
             held,
             waiting,
-            period_seconds: _,
             problem,
+            ..
         } = summary;
         table.row([
             Span::plain(prefix),
@@ -46,12 +45,13 @@ pub(super) fn list(all: &[&SemaphoreSummary]) -> Text {
 }
 
 /// Renders one semaphore with its holders and waiting contenders.
-pub(super) fn show(semaphore: &SeenSemaphore, now: Timestamp) -> Text {
-    let SeenSemaphore {
+pub(super) fn show(usage: &Usage, now: Timestamp) -> Text {
+    let Usage {
         summary,
         holders,
         waiters,
-    } = semaphore;
+        ..
+    } = usage;
     let mut text = Text::default();
     text.push(Line::of(Tone::Strong, &summary.prefix));
     text.push(Line::of(Tone::Plain, in_words(summary)));
@@ -72,8 +72,8 @@ pub(super) fn show(semaphore: &SeenSemaphore, now: Timestamp) -> Text {
     text
 }
 
-fn in_words(summary: &SemaphoreSummary) -> String {
-    let SemaphoreSummary {
+fn in_words(summary: &UsageSummary) -> String {
+    let UsageSummary {
         kind,
         limit,
         held,
@@ -87,7 +87,7 @@ fn in_words(summary: &SemaphoreSummary) -> String {
     format!("  {}: {held}{of} held{period}{waiting}", kind.as_str())
 }
 
-fn of_holders(holders: &[SeenHolder], now: Timestamp) -> Vec<Line> {
+fn of_holders(holders: &[UsageHolder], now: Timestamp) -> Vec<Line> {
     let mut table = Table::new(["KIND", "NAME", "WHERE", "AGE", "SESSION", "TOKEN", "STATE"]);
     for holder in holders {
         let [kind, name, place, age, session] = cells(&holder.contender, now);
@@ -100,7 +100,7 @@ fn of_holders(holders: &[SeenHolder], now: Timestamp) -> Vec<Line> {
     lines(table, holders.is_empty())
 }
 
-fn of_waiters(waiters: &[SeenWaiter], now: Timestamp) -> Vec<Line> {
+fn of_waiters(waiters: &[UsageWaiter], now: Timestamp) -> Vec<Line> {
     let mut table = Table::new([
         "#", "KIND", "NAME", "WHERE", "AGE", "SESSION", "PRIORITY", "SLOTS",
     ]);
@@ -124,13 +124,14 @@ fn lines(table: Table, is_empty: bool) -> Vec<Line> {
     }
 }
 
-fn cells(contender: &SeenContender, now: Timestamp) -> [Span; 5] {
-    let SeenContender {
+fn cells(contender: &UsageContender, now: Timestamp) -> [Span; 5] {
+    let UsageContender {
         session,
         kind,
         name,
         r#where,
         since,
+        ..
     } = contender;
     let known = |text: &str| Span::plain(if text.is_empty() { UNKNOWN_VALUE } else { text });
     [
@@ -142,7 +143,7 @@ fn cells(contender: &SeenContender, now: Timestamp) -> [Span; 5] {
     ]
 }
 
-fn state(holder: &SeenHolder, now: Timestamp) -> Span {
+fn state(holder: &UsageHolder, now: Timestamp) -> Span {
     match holder.cools_until {
         _ if holder.dead => Span::new(Tone::Bad, "dead"),
         Some(end) => Span::new(Tone::Dim, format!("held for {} more", until(end, now))),

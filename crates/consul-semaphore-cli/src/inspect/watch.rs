@@ -4,7 +4,10 @@ use std::{collections::BTreeMap, time::Duration};
 
 use command_line::terminal::{message, try_write};
 use consul_client::{self as consul, Client, Listing, WatchOptions, clock};
-use consul_semaphore::{Prefix, Reading};
+use consul_semaphore::{
+    Prefix, Reading,
+    usage::{SessionNames, Usage},
+};
 use jiff::Timestamp;
 use serde::Serialize;
 use tokio::{
@@ -16,8 +19,6 @@ use super::{
     AnswerFormat,
     changes::{self, SemaphoreChange},
     failure::InspectFailure,
-    names::SessionNames,
-    seen::SeenSemaphore,
 };
 
 /// Returns how the prefix is watched: changes that come faster than this rate share a reading.
@@ -92,7 +93,7 @@ pub(crate) async fn watch(
 struct WatchedSemaphores {
     began: bool,
     names: SessionNames,
-    all: BTreeMap<Prefix, SeenSemaphore>,
+    all: BTreeMap<Prefix, Usage>,
 }
 
 impl WatchedSemaphores {
@@ -109,11 +110,11 @@ impl WatchedSemaphores {
             Err(error) if !error.may_pass() => return Err(error),
             _ => {}
         }
-        let mut all: BTreeMap<Prefix, SeenSemaphore> = BTreeMap::new();
+        let mut all: BTreeMap<Prefix, Usage> = BTreeMap::new();
         for reading in &readings {
-            let mut semaphore = SeenSemaphore::of(reading, &self.names);
-            semaphore.remember(self.all.get(reading.prefix()));
-            all.insert(reading.prefix().clone(), semaphore);
+            let mut usage = Usage::of(reading, &self.names);
+            changes::remember(&mut usage, self.all.get(reading.prefix()));
+            all.insert(reading.prefix().clone(), usage);
         }
         let first = !self.began;
         let prefixes = self

@@ -65,6 +65,9 @@ async fn a_session_has_the_checks_of_the_local_agent_unless_that_is_unwanted() {
         "{session}"
     );
     assert_eq!(session["TTL"], "90s");
+    // The agent's node need not be in a datacenter that is named.
+    let session = session_with(&stage, "--consul-datacenter dc1").await;
+    assert_eq!(session["Node"], "consul-semaphore-exec");
     let session = session_with(&stage, "--node ci-runners").await;
     assert_eq!(session["Node"], "ci-runners");
     assert!(

@@ -542,6 +542,14 @@ async fn what_others_write_is_cut_and_controls_nothing() {
     assert!(code == 1 && said.contains("is not JSON"), "{said}");
 }
 
+#[tokio::test]
+async fn a_datacenter_that_is_named_is_asked() {
+    let stage = Stage::new().await;
+    told(&stage, "list --consul-datacenter dc1").await;
+    let (code, said) = refused(&stage, "list --consul-datacenter dc9").await;
+    assert!(code == 78 && said.contains("--consul-datacenter"), "{said}");
+}
+
 /// As a server that is busy beyond measure: it is asked because of that.
 #[tokio::test]
 async fn who_only_asks_waits_longer_than_a_holder_may() {

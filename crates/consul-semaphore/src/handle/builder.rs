@@ -1,9 +1,12 @@
 //! Builds semaphores from the choices of a program.
 
-use std::{num::NonZeroU32, path::Path, sync::Arc, time::Duration};
+mod kinds;
+
+use std::{marker::PhantomData, num::NonZeroU32, path::Path, sync::Arc, time::Duration};
 
 use tokio::{runtime::Handle, sync::watch};
 
+pub use self::kinds::{Held, Ordered};
 use super::{Semaphore, SharedData};
 use crate::{
     InvalidPrefix, LONGEST_COOLDOWN, LONGEST_PERIOD, Mode, OnSlotLost, Prefix, Reserved,
@@ -32,7 +35,8 @@ const DEFAULT_GRACE: Duration = Duration::from_secs(10);
 /// The node that owns the sessions, if no token limits who may end them.
 const DEFAULT_NODE: &str = "consul-semaphore";
 
-/// Builds a [`Semaphore`].
+/// Builds a [`Semaphore`], or with another `K` a [`Mutex`](super::Mutex) or a [`Rate`](super::Rate), which have only the
+/// choices that make sense for them.
 ///
 /// The methods about a semaphore ([`limit`](Self::limit), [`mutex`](Self::mutex), [`rate`](Self::rate),
 /// [`slots`](Self::slots), [`window`](Self::window), [`reserve`](Self::reserve)) apply to the semaphore that was named
@@ -52,7 +56,7 @@ const DEFAULT_NODE: &str = "consul-semaphore";
 /// ```
 #[derive(Clone)]
 #[must_use = "it does nothing until it is built"]
-pub struct Builder {
+pub struct Builder<K = Semaphore> {
     consul: Client,
     /// The semaphores, at least one.
     semaphores: Vec<SemaphoreChoices>,
@@ -62,6 +66,7 @@ pub struct Builder {
     must_exist: bool,
     times: Times,
     on_notice: Arc<dyn Fn(Notice) + Send + Sync>,
+    kind: PhantomData<fn() -> K>,
 }
 
 /// The choices for one of the semaphores.
@@ -247,7 +252,7 @@ impl SemaphoreChoices {
     }
 }
 
-/// Choices for the semaphore that was named last.
+/// The kind of the semaphore that was named last, and how many of its slots are taken.
 impl Builder {
     /// Sets the number of slots, 1 to 5000. It must be the same for all who use the prefix.
     pub fn limit(self, limit: u32) -> Self {
@@ -255,14 +260,14 @@ impl Builder {
     }
 
     /// Makes the semaphore a lock with one slot, `<prefix>/.lock`: the lock of `consul lock -n 1`, and of `api.Lock` in
-    /// Consul's Go client.
+    /// Consul's Go client. A lock alone is a [`Mutex`](super::Mutex).
     pub fn mutex(self) -> Self {
         self.choose(|semaphore| semaphore.mode = Mode::Mutex)
     }
 
     /// Makes the semaphore count starts: at most `limit` slots are granted in any `period`, whole seconds from 1 to 12
     /// hours. Both must be the same for all who use the prefix. A slot that is dropped stays held until its period is
-    /// over; see [`Semaphore::all_released`].
+    /// over; see [`Semaphore::all_released`]. A rate alone is a [`Rate`](super::Rate).
     pub fn rate(self, limit: u32, period: Duration) -> Self {
         self.choose(|semaphore| {
             semaphore.limit = Some(limit);
@@ -275,9 +280,61 @@ impl Builder {
         self.choose(|semaphore| semaphore.slots = slots)
     }
 
-    /// Adds a window. Slots are granted only while a window is open. Other programs know nothing of the windows.
-    pub fn window(self, window: WindowSpec) -> Self {
-        self.choose(|semaphore| semaphore.windows.push(window))
+    /// Names another semaphore. Slots of all semaphores are granted in one transaction, or none. A call that waits
+    /// holds nothing. At most 8 semaphores and 50 slots are possible.
+    pub fn and(mut self, prefix: impl Into<String>) -> Self {
+        self.semaphores.push(SemaphoreChoices::new(prefix.into()));
+        self
+    }
+
+    /// Builds the semaphore. This asks Consul nothing, and must be called in a tokio runtime, which runs the tasks of
+    /// the slots.
+    ///
+    /// # Errors
+    /// The error says which of the choices is not possible.
+    pub fn build(self) -> Result<Semaphore, InvalidSemaphore> {
+        self.semaphore()
+    }
+}
+
+/// Choices for slots that are held while work runs.
+impl<K: Held> Builder<K> {
+    /// Sets how long a slot stays held after the work, 0 s (default) to 24 h. If the program ends earlier, the slot
+    /// stays held for two TTLs at most.
+    pub fn cooldown(mut self, cooldown: Duration) -> Self {
+        self.times.cooldown = cooldown;
+        self
+    }
+
+    /// Sets how long a session outlives its last renewal, 10 s to 24 h (default: 60 s). A program that was killed keeps
+    /// its slot for so long.
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.times.ttl = ttl;
+        self
+    }
+
+    /// Sets how long the work takes at most to end once [`Slot::lost`](super::Slot::lost) has returned: at most half of
+    /// the TTL less a second (default: 10 s, or the most that is possible if that is less).
+    pub fn grace(mut self, grace: Duration) -> Self {
+        self.times.grace = Some(grace);
+        self
+    }
+}
+
+/// Choices about the order.
+impl<K: Ordered> Builder<K> {
+    /// Sets the priority (default: 0). Higher priorities are served first, also among the Jobs of operators on the same
+    /// prefix.
+    pub fn priority(mut self, priority: i32) -> Self {
+        self.priority = priority;
+        self
+    }
+
+    /// Sets whether slots are granted by priority and age among all who wait at the prefix (default), or go to the
+    /// fastest.
+    pub fn fair_order(mut self, fair: bool) -> Self {
+        self.fair = fair;
+        self
     }
 
     /// Reserves the last free slots, so that this program does not get them unless its priority is at least
@@ -289,24 +346,10 @@ impl Builder {
         };
         self.choose(|semaphore| semaphore.reserved = Some(reserved))
     }
-
-    /// Names another semaphore. Slots of all semaphores are granted in one transaction, or none. A call that waits
-    /// holds nothing. At most 8 semaphores and 50 slots are possible.
-    pub fn and(mut self, prefix: impl Into<String>) -> Self {
-        self.semaphores.push(SemaphoreChoices::new(prefix.into()));
-        self
-    }
-
-    fn choose(mut self, change: impl FnOnce(&mut SemaphoreChoices)) -> Self {
-        if let Some(semaphore) = self.semaphores.last_mut() {
-            change(semaphore);
-        }
-        self
-    }
 }
 
-/// Choices for all semaphores.
-impl Builder {
+/// Choices for every kind.
+impl<K> Builder<K> {
     pub(super) fn new(consul: Client, prefix: String) -> Self {
         Self {
             consul,
@@ -322,21 +365,13 @@ impl Builder {
                 grace: None,
             },
             on_notice: Arc::new(log),
+            kind: PhantomData,
         }
     }
 
-    /// Sets the priority (default: 0). Higher priorities are served first, also among the Jobs of operators on the same
-    /// prefix.
-    pub fn priority(mut self, priority: i32) -> Self {
-        self.priority = priority;
-        self
-    }
-
-    /// Sets whether slots are granted by priority and age among all who wait at the prefix (default), or go to the
-    /// fastest.
-    pub fn fair_order(mut self, fair: bool) -> Self {
-        self.fair = fair;
-        self
+    /// Adds a window. Slots are granted only while a window is open. Other programs know nothing of the windows.
+    pub fn window(self, window: WindowSpec) -> Self {
+        self.choose(|semaphore| semaphore.windows.push(window))
     }
 
     /// Makes a request for a slot fail if nobody uses the prefix at that time, instead of making a new semaphore. This
@@ -347,30 +382,9 @@ impl Builder {
         self
     }
 
-    /// Sets how long a slot stays held after the work, 0 s (default) to 24 h. If the program ends earlier, the slot
-    /// stays held for two TTLs at most.
-    pub fn cooldown(mut self, cooldown: Duration) -> Self {
-        self.times.cooldown = cooldown;
-        self
-    }
-
-    /// Sets how long a session outlives its last renewal, 10 s to 24 h (default: 60 s). A program that was killed keeps
-    /// its slot for so long.
-    pub fn ttl(mut self, ttl: Duration) -> Self {
-        self.times.ttl = ttl;
-        self
-    }
-
     /// Sets how long the slot of a dead holder is not granted to this program, 0 s to 60 s (default: 15 s).
     pub fn lock_delay(mut self, lock_delay: Duration) -> Self {
         self.times.lock_delay = lock_delay;
-        self
-    }
-
-    /// Sets how long the work takes at most to end once [`Slot::lost`](super::Slot::lost) has returned: at most half of
-    /// the TTL less a second (default: 10 s, or the most that is possible if that is less).
-    pub fn grace(mut self, grace: Duration) -> Self {
-        self.times.grace = Some(grace);
         self
     }
 
@@ -412,12 +426,15 @@ impl Builder {
         self
     }
 
-    /// Builds the semaphore. This asks Consul nothing, and must be called in a tokio runtime, which runs the tasks of
-    /// the slots.
-    ///
-    /// # Errors
-    /// The error says which of the choices is not possible.
-    pub fn build(self) -> Result<Semaphore, InvalidSemaphore> {
+    fn choose(mut self, change: impl FnOnce(&mut SemaphoreChoices)) -> Self {
+        if let Some(semaphore) = self.semaphores.last_mut() {
+            change(semaphore);
+        }
+        self
+    }
+
+    /// Builds the semaphore that every kind is made of.
+    fn semaphore(self) -> Result<Semaphore, InvalidSemaphore> {
         let semaphores = self.semaphores.into_iter().map(SemaphoreChoices::checked);
         let request = Request::new(semaphores.collect::<Result<_, _>>()?)?;
         request.check_reach(self.priority)?;
@@ -541,6 +558,7 @@ fn log(notice: Notice) {
         Notice::Trouble { error, holding } => {
             tracing::warn!(%error, holding, "Consul can't be used: trying again");
         }
+        Notice::StillHeld(error) => tracing::warn!(%error, "a slot is not released"),
         notice => tracing::debug!(?notice, "about a slot"),
     }
 }

@@ -10,10 +10,10 @@ use super::{
 };
 use crate::{
     Sequencer,
-    holder::{HolderSettings, Lost, NotReleased, SlotWatch},
+    holder::{HolderSettings, Lost, NotReleased, SlotWatch, StillHeld},
     plan::{self, Start},
 };
-use consul_client::{self as consul, SessionId, clock::Moment};
+use consul_client::{SessionId, clock::Moment};
 
 /// A slot that is held, or all slots that were asked for together. Its session is renewed until the slot is dropped or
 /// released.
@@ -82,23 +82,6 @@ pub enum ReleaseError {
     StillHeld(#[from] StillHeld),
 }
 
-/// The error of a slot that could not be released.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "{why}: the slot is free once its session has expired, {}s from now at the latest{}{advice}",
-    expires.as_secs(),
-    if advice.is_empty() { "" } else { ". " }
-)]
-#[non_exhaustive]
-pub struct StillHeld {
-    /// The last error of Consul.
-    pub why: consul::Error,
-    /// The time after which Consul has ended the session, at the latest.
-    pub expires: Duration,
-    /// Advice about the error: a sentence, or nothing.
-    pub advice: String,
-}
-
 impl StillHeld {
     pub(super) fn new(failed: NotReleased, expires: Duration, settings: &HolderSettings) -> Self {
         let advice = advice_on(&failed.why, settings);
@@ -131,6 +114,17 @@ impl Slot {
             watch,
             ends,
             expires: settings.expires(),
+        }
+    }
+
+    /// Ends the work in the slot, and leaves the release to the slot's task, as a drop does.
+    ///
+    /// # Errors
+    /// The slot is lost.
+    pub(super) fn leave(self) -> Result<(), ReleaseError> {
+        match self.watch.lost() {
+            Some(lost) => Err(ReleaseError::Lost(lost)),
+            None => Ok(()),
         }
     }
 

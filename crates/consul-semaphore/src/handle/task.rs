@@ -11,9 +11,9 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use super::{NoSlot, PendingSlot, ReleaseError, SharedData, Slot, StillHeld};
+use super::{NoSlot, PendingSlot, ReleaseError, SharedData, Slot};
 use crate::{
-    holder::{Holder, HolderSettings, Notice},
+    holder::{Holder, HolderSettings, Notice, StillHeld},
     plan::Start,
 };
 use consul_client::clock::Moment;
@@ -88,8 +88,8 @@ pub(super) async fn run(counted: Counted, wait: bool, within: Option<Duration>, 
         _ => Ok(()),
     };
     let Some(asked) = asked else {
-        if let Err(error) = released {
-            tracing::warn!(%error, "a slot is not released");
+        if let Err(held) = released {
+            report(&*shared.on_notice, Notice::StillHeld(held));
         }
         return;
     };
@@ -98,11 +98,13 @@ pub(super) async fn run(counted: Counted, wait: bool, within: Option<Duration>, 
         None => released.map_err(ReleaseError::from),
     };
     // The caller may have left.
-    drop(asked.send(released));
+    if let Err(Err(ReleaseError::StillHeld(held))) = asked.send(released) {
+        report(&*shared.on_notice, Notice::StillHeld(held));
+    }
 }
 
 /// Reports to the program. The slots are held even if that panics.
-fn report(on_notice: &(dyn Fn(Notice) + Send + Sync), notice: Notice) {
+pub(super) fn report(on_notice: &(dyn Fn(Notice) + Send + Sync), notice: Notice) {
     let reported = catch_unwind(AssertUnwindSafe(|| on_notice(notice)));
     if reported.is_err() {
         tracing::error!("on_notice has panicked: this notice is lost, but the slot is not");

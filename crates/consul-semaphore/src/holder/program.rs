@@ -113,6 +113,12 @@ impl HolderSettings {
         }
     }
 
+    /// Whether slots stay held for a time once the work has ended: for a cooldown, or as starts of a rate.
+    pub(crate) fn outlasts_work(&self) -> bool {
+        let mut semaphores = self.request.semaphores().iter();
+        !self.cooldown.is_zero() || semaphores.any(|semaphore| semaphore.period.is_some())
+    }
+
     /// Returns the settings of a semaphore for the engine. A program has neither a namespace nor a Kubernetes object.
     pub(super) fn semaphore(&self, watched: &Watched) -> settings::Settings {
         let SlotsOf {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use consul_semaphore::{Mutex, Rate};
 use testbed::eventually;
 
 use crate::stage::{MOMENT, PREFIX, Stage, slot_of, soon};
@@ -60,14 +61,29 @@ async fn a_mutex_has_one_slot_and_locks_the_lock_key() {
 }
 
 #[tokio::test]
+async fn a_mutex_by_its_own_name_is_the_same_lock() {
+    let stage = Stage::new().await;
+    let mutex = Mutex::builder(stage.client(), PREFIX).build().unwrap();
+    let slot = soon(mutex.lock()).await.unwrap();
+    let other = stage.builder().mutex().build().unwrap();
+    assert!(soon(other.try_acquire()).await.unwrap_err().is_taken());
+    assert!(soon(mutex.try_lock()).await.unwrap_err().is_taken());
+    slot.release().await.unwrap();
+    assert_eq!(soon(mutex.run(async |_lock| 7)).await, Ok(7));
+    stage.is_clean().await;
+}
+
+#[tokio::test]
 async fn no_more_than_the_limit_start_in_a_period_however_soon_they_end() {
     let stage = Stage::new().await;
     // Long enough for two starts, and to ask for a third.
-    let rate = stage.builder().rate(2, Duration::from_secs(15));
-    let rate = rate.build().unwrap();
-    for _ in 0..2 {
-        drop(slot_of(&rate).await);
-    }
+    let period = Duration::from_secs(15);
+    let rate = stage.builder().rate(2, period).build().unwrap();
+    let starts = Rate::builder(stage.client(), PREFIX, 2, period);
+    let starts = starts.build().unwrap();
+    drop(slot_of(&rate).await);
+    soon(starts.start()).await.unwrap();
+    assert!(soon(starts.try_start()).await.unwrap_err().is_taken());
     assert!(soon(rate.try_acquire()).await.unwrap_err().is_taken());
     assert_eq!(stage.held().await, 2);
     slot_of(&rate).await.release().await.unwrap();

@@ -16,3 +16,5 @@ mod kinds;
 mod loss;
 mod names;
 mod refusals;
+mod running;
+mod usage;

@@ -1,41 +1,44 @@
-//! Represents what Consul shows of a semaphore as plain data. Text that others wrote there is shortened and stripped
-//! of control characters.
+//! Represents what Consul shows of the use of a semaphore: who holds its slots, who waits, and how many are free. Text
+//! that others wrote there is shortened and stripped of control characters.
 //!
-//! The fields are those of `-o json`, which `docs/slots.md` describes.
+//! The fields are those of `-o json` of `consul-semaphore list` and `show`, which `docs/slots.md` describes.
 
-use std::{cmp::Reverse, collections::BTreeMap};
+mod names;
 
-use consul_client::{Entry, Session, SessionId, text::one_line};
-use consul_semaphore::{
-    ContenderBody, Identity, Lock, Mode, Place, Prefix, Reading, identity::NONE,
+use std::{
+    cmp::Reverse,
+    fmt::{self, Display, Formatter},
 };
+
 use jiff::Timestamp;
 use serde::{Serialize, Serializer};
 
-use super::names::SessionNames;
+pub use self::names::SessionNames;
+use crate::{ContenderBody, Identity, Lock, Mode, Place, Prefix, Reading, identity::NONE};
+use consul_client::{Entry, Session, SessionId, text::one_line};
 
-/// Longest name that is shown, in characters: more than Kubernetes and Consul need.
+/// The longest name that is shown, in characters: more than Kubernetes and Consul need.
 const LONGEST_NAME: usize = 128;
 
-/// Longest [`SeenContender::title`] that is shown.
-pub(super) const LONGEST_TITLE: usize = 4 * LONGEST_NAME;
-
-/// Kind of the lock at a prefix.
+/// The kind of a semaphore, as its lock key shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum SemaphoreKind {
-    /// A lock key whose body has a limit and the holders' sessions.
+#[non_exhaustive]
+pub enum SemaphoreKind {
+    /// The lock key has a body with a limit and the holders' sessions, or does not exist.
     Semaphore,
-    /// A lock key that its holder has locked.
+    /// The lock key is locked by its holder.
     Mutex,
-    /// A semaphore whose holders count for a period each.
+    /// The semaphore's holders count as starts for a period each. A rate that nobody holds a slot of looks like a
+    /// semaphore.
     Rate,
-    /// A lock key that is used for something else.
+    /// The lock key is used for something else.
     Unreadable,
 }
 
 impl SemaphoreKind {
-    pub(super) fn as_str(self) -> &'static str {
+    /// Returns the word for the kind, as in JSON.
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::Semaphore => "semaphore",
             Self::Mutex => "mutex",
@@ -45,97 +48,113 @@ impl SemaphoreKind {
     }
 }
 
-/// Numbers of a semaphore.
+/// The use of a semaphore in numbers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct SemaphoreSummary {
-    /// Prefix of the semaphore.
-    pub(super) prefix: Prefix,
-    /// Kind of the semaphore.
-    pub(super) kind: SemaphoreKind,
-    /// Number of slots; `None` if nobody has written a limit yet.
-    pub(super) limit: Option<u32>,
-    /// Number of held slots, including those of dead holders.
-    pub(super) held: usize,
-    /// Number of waiting contenders; `None` if that can't be seen, as at a mutex.
-    pub(super) waiting: Option<usize>,
-    /// Longest period of a holder of a rate, in seconds.
+#[non_exhaustive]
+pub struct UsageSummary {
+    /// The prefix of the semaphore.
+    pub prefix: Prefix,
+    /// The kind of the semaphore.
+    pub kind: SemaphoreKind,
+    /// The number of slots; `None` if nobody has written a limit yet, or the lock key is unreadable.
+    pub limit: Option<u32>,
+    /// The number of held slots, including those of dead holders.
+    pub held: usize,
+    /// The number of waiting contenders; `None` if that can't be seen, as at a mutex.
+    pub waiting: Option<usize>,
+    /// The longest period of a holder of a rate, in seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) period_seconds: Option<u64>,
-    /// Reason why a number is missing here.
+    pub period_seconds: Option<u64>,
+    /// The reason why a number is missing here.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) problem: Option<String>,
+    pub problem: Option<String>,
 }
 
-/// A semaphore with its holders and waiting contenders.
+/// The use of a semaphore at one moment: who holds its slots, and who waits. [`Semaphore::usage`] returns it.
+///
+/// [`Semaphore::usage`]: crate::Semaphore::usage
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct SeenSemaphore {
+#[non_exhaustive]
+pub struct Usage {
+    /// The numbers.
     #[serde(flatten)]
-    pub(super) summary: SemaphoreSummary,
-    /// Holders in the order of their grants, dead holders last.
-    pub(super) holders: Vec<SeenHolder>,
-    /// Waiting contenders, in the order in which slots are granted.
-    pub(super) waiters: Vec<SeenWaiter>,
+    pub summary: UsageSummary,
+    /// The holders in the order of their grants, dead holders last.
+    pub holders: Vec<UsageHolder>,
+    /// The waiting contenders, in the order in which slots are granted.
+    pub waiters: Vec<UsageWaiter>,
 }
 
-/// Description of a contender.
+/// The description of a contender. Contenders write their names and times themselves, and Consul does not check these.
+///
+/// `Display` describes the contender in a few words, such as `Job batch/migrate-1 on prod-eu`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct SeenContender {
-    /// Session of the contender.
+#[non_exhaustive]
+pub struct UsageContender {
+    /// The session of the contender. Anybody who can write the lock key can write any text here, so show people
+    /// [`SessionId::shown`].
     #[serde(serialize_with = "shown")]
-    pub(super) session: SessionId,
-    /// `Job` or another workload's kind; `Process` for a command of `exec`; `Program` for another program; or
-    /// `Unknown`.
-    pub(super) kind: String,
-    /// `namespace/name` of a workload, the command of a process, or the name of a program's session.
-    pub(super) name: String,
-    /// Cluster of a workload, host of a process, or Consul node of a program's session.
-    pub(super) r#where: String,
-    /// Time at which the contender was granted its slot or joined the queue, by the contender's own clock.
+    pub session: SessionId,
+    /// `Job` or another workload's kind; `Process` for a command of `consul-semaphore exec`; `Lease` for slots of
+    /// `consul-semaphore acquire`; `Program` for another program; or `Unknown`.
+    pub kind: String,
+    /// `namespace/name` of a workload, the name of a command or a program, or the name of a program's session. It may
+    /// be empty.
+    pub name: String,
+    /// The cluster of a workload, the host of a command or a program, or the Consul node of a program's session. It may
+    /// be empty.
+    pub r#where: String,
+    /// The time at which the contender was granted its slot or joined the queue, by the contender's own clock.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) since: Option<Timestamp>,
+    pub since: Option<Timestamp>,
 }
 
-/// Contender that holds a slot.
+/// A contender that holds a slot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct SeenHolder {
+#[non_exhaustive]
+pub struct UsageHolder {
+    /// The contender.
     #[serde(flatten)]
-    pub(super) contender: SeenContender,
-    /// Raft index of the grant, if it can still be seen.
+    pub contender: UsageContender,
+    /// The fencing token of the grant, if it can still be seen.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) fencing_token: Option<u64>,
+    pub fencing_token: Option<u64>,
     /// Whether the session has ended, or no longer locks its contender.
-    pub(super) dead: bool,
-    /// Time until which the slot stays held although its workload is done.
+    pub dead: bool,
+    /// The time until which the slot stays held although its work is done.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) cools_until: Option<Timestamp>,
+    pub cools_until: Option<Timestamp>,
     /// Whether the session has no TTL.
-    pub(super) never_expires: bool,
+    pub never_expires: bool,
 }
 
-/// Contender that waits.
+/// A contender that waits.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct SeenWaiter {
+#[non_exhaustive]
+pub struct UsageWaiter {
+    /// The contender.
     #[serde(flatten)]
-    pub(super) contender: SeenContender,
-    /// Priority of the contender, where higher ones go first; `None` for a contender that follows no order.
+    pub contender: UsageContender,
+    /// The priority of the contender, where higher ones go first; `None` for a contender that follows no order.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) priority: Option<i32>,
-    /// Number of slots that the contender waits for here.
-    pub(super) slots: u32,
+    pub priority: Option<i32>,
+    /// The number of slots that the contender waits for here.
+    pub slots: u32,
 }
 
 fn shown<S: Serializer>(session: &SessionId, to: S) -> Result<S::Ok, S::Error> {
     to.serialize_str(session.shown())
 }
 
-impl SeenSemaphore {
-    /// Returns the semaphore that a reading shows.
-    pub(super) fn of(reading: &Reading, names: &SessionNames) -> Self {
+impl Usage {
+    /// Returns the use that a reading shows. Contenders whose keys do not say who they are have no names unless `names`
+    /// has their sessions.
+    pub fn of(reading: &Reading, names: &SessionNames) -> Self {
         let (holders, waiters) = (holders(reading, names), waiters(reading, names));
         let (kind, limit, problem) = match reading.lock() {
             Lock::Semaphore { body, .. } => {
@@ -153,7 +172,7 @@ impl SeenSemaphore {
                 Some(one_line(&why.to_string(), LONGEST_NAME)),
             ),
         };
-        let summary = SemaphoreSummary {
+        let summary = UsageSummary {
             prefix: reading.prefix().clone(),
             kind,
             limit,
@@ -169,36 +188,22 @@ impl SeenSemaphore {
         }
     }
 
-    /// Takes from an earlier reading what this one can't show: the owner of a dead holder's session, which Consul
-    /// forgets, and everything while the lock key is unreadable.
-    pub(super) fn remember(&mut self, before: Option<&Self>) {
-        if self.is_unreadable() {
-            self.summary.limit = before.and_then(|before| before.summary.limit);
-            self.holders = before.map_or_else(Vec::new, |before| before.holders.clone());
-            self.waiters = before.map_or_else(Vec::new, |before| before.waiters.clone());
-            return;
-        }
-        let Some(before) = before else { return };
-        let known: BTreeMap<_, _> = before
-            .holders
-            .iter()
-            .map(|holder| (&holder.contender.session, &holder.contender))
-            .collect();
-        for holder in self.holders.iter_mut().filter(|holder| holder.dead) {
-            if let Some(contender) = known.get(&holder.contender.session) {
-                holder.contender = (*contender).clone();
-            }
-        }
+    /// Returns how many slots are free: the limit without the held slots. `None` means that nobody has written a limit
+    /// yet, so all slots are free, or that the lock key is unreadable. A free slot may be another's by the time that it
+    /// is asked for, or may be meant for a contender that waits.
+    pub fn free(&self) -> Option<u32> {
+        let held = u32::try_from(self.summary.held).unwrap_or(u32::MAX);
+        self.summary.limit.map(|limit| limit.saturating_sub(held))
     }
 
-    /// Returns whether the lock key is unreadable, so that nobody can say who holds slots.
-    pub(super) fn is_unreadable(&self) -> bool {
+    /// Whether the lock key is unreadable, so that nobody can say who holds slots.
+    pub fn is_unreadable(&self) -> bool {
         self.summary.kind == SemaphoreKind::Unreadable
     }
 
-    /// Returns whether the prefix is unused.
-    pub(super) fn is_unused(&self) -> bool {
-        let SemaphoreSummary { kind, limit, .. } = &self.summary;
+    /// Whether nobody uses the prefix.
+    pub fn is_unused(&self) -> bool {
+        let UsageSummary { kind, limit, .. } = &self.summary;
         *kind == SemaphoreKind::Semaphore && limit.is_none() && self.waiters.is_empty()
     }
 }
@@ -222,20 +227,20 @@ fn sessions(lock: &Lock) -> impl Iterator<Item = &SessionId> {
     body.into_iter().flatten().chain(holder)
 }
 
-fn holders(reading: &Reading, names: &SessionNames) -> Vec<SeenHolder> {
+fn holders(reading: &Reading, names: &SessionNames) -> Vec<UsageHolder> {
     let mut sessions: Vec<_> = sessions(reading.lock())
         .map(|session| (session, reading.contender(session)))
         .collect();
     sessions.sort_by_key(|(_, entry)| entry.map_or(u64::MAX, |entry| entry.modify_index));
     sessions
         .into_iter()
-        .map(|(session, entry)| SeenHolder::of(session, entry, names))
+        .map(|(session, entry)| UsageHolder::of(session, entry, names))
         .collect()
 }
 
 /// Returns the waiting contenders in the order of `docs/protocol.md`: contenders that say their place in the queue
 /// are sorted by that place, and keep as a group the positions that they have among all others by age.
-fn waiters(reading: &Reading, names: &SessionNames) -> Vec<SeenWaiter> {
+fn waiters(reading: &Reading, names: &SessionNames) -> Vec<UsageWaiter> {
     let read = |(session, entry): (_, &Entry)| {
         (
             session,
@@ -246,11 +251,11 @@ fn waiters(reading: &Reading, names: &SessionNames) -> Vec<SeenWaiter> {
     let mut waiting: Vec<(&SessionId, u64, Option<ContenderBody>)> =
         reading.waiting().map(read).collect();
     waiting.sort_by_key(|(_, created, _)| *created);
-    let mut placed: Vec<(Place, SeenWaiter)> = Vec::new();
-    let mut all: Vec<Option<SeenWaiter>> = Vec::new();
+    let mut placed: Vec<(Place, UsageWaiter)> = Vec::new();
+    let mut all: Vec<Option<UsageWaiter>> = Vec::new();
     for (session, _, body) in waiting {
         let place = body.as_ref().and_then(ContenderBody::place);
-        let waiter = SeenWaiter::of(session, body.as_ref(), names);
+        let waiter = UsageWaiter::of(session, body.as_ref(), names);
         match place {
             Some(place) => {
                 placed.push((place, waiter));
@@ -267,7 +272,7 @@ fn waiters(reading: &Reading, names: &SessionNames) -> Vec<SeenWaiter> {
         .collect()
 }
 
-impl SeenHolder {
+impl UsageHolder {
     fn of(session: &SessionId, entry: Option<&Entry>, names: &SessionNames) -> Self {
         let body = entry.and_then(|entry| ContenderBody::read(&entry.value));
         let said = body.as_ref();
@@ -275,7 +280,7 @@ impl SeenHolder {
         // is written again later.
         let granted = said.filter(|body| body.waiting.is_none() && body.cools_until.is_none());
         Self {
-            contender: SeenContender::of(session, said, names),
+            contender: UsageContender::of(session, said, names),
             fencing_token: granted.and(entry).map(|entry| entry.modify_index),
             dead: entry.is_none(),
             cools_until: said.and_then(|body| body.cools_until),
@@ -284,10 +289,10 @@ impl SeenHolder {
     }
 }
 
-impl SeenWaiter {
+impl UsageWaiter {
     fn of(session: &SessionId, body: Option<&ContenderBody>, names: &SessionNames) -> Self {
         let claim = body.and_then(|body| body.waiting.as_ref());
-        let mut contender = SeenContender::of(session, body, names);
+        let mut contender = UsageContender::of(session, body, names);
         contender.since = claim.map(|claim| claim.since).or(contender.since);
         Self {
             contender,
@@ -297,14 +302,10 @@ impl SeenWaiter {
     }
 }
 
-impl SeenContender {
+impl UsageContender {
     /// Describes a contender by its body, or by its session if there is no body. Anybody who may write the key can
     /// have written the body.
-    pub(super) fn of(
-        session: &SessionId,
-        body: Option<&ContenderBody>,
-        names: &SessionNames,
-    ) -> Self {
+    pub fn of(session: &SessionId, body: Option<&ContenderBody>, names: &SessionNames) -> Self {
         let unnamed = |kind: &str| Self {
             session: session.clone(),
             kind: one_line(kind, LONGEST_NAME),
@@ -340,21 +341,24 @@ impl SeenContender {
             },
         }
     }
+}
 
-    /// Describes the contender in a few words.
-    pub(super) fn title(&self) -> String {
+impl Display for UsageContender {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let Self {
             kind,
             name,
             r#where,
             ..
         } = self;
-        match (name.is_empty(), r#where.is_empty()) {
-            (true, true) => kind.clone(),
-            (false, true) => format!("{kind} {name}"),
-            (true, false) => format!("{kind} on {where}", r#where = r#where),
-            (false, false) => format!("{kind} {name} on {where}", r#where = r#where),
+        f.write_str(kind)?;
+        if !name.is_empty() {
+            write!(f, " {name}")?;
         }
+        if !r#where.is_empty() {
+            write!(f, " on {where}", r#where = r#where)?;
+        }
+        Ok(())
     }
 }
 
@@ -369,10 +373,10 @@ fn name(namespace: &str, name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use consul_client::{Listing, clock::Moment};
-    use consul_semaphore::lock::SEMAPHORE_FLAGS;
     use serde_json::json;
 
     use super::*;
+    use crate::lock::SEMAPHORE_FLAGS;
 
     fn waiting(name: &str, created: u64, priority: Option<i32>) -> Entry {
         let time = "2026-01-01T00:00:00Z";
@@ -404,7 +408,7 @@ mod tests {
             ]
             .into(),
             index: 9,
-            sent: Moment::now(),
+            sent: Moment::default(),
             reset: false,
         };
         let reading = Reading::found("p".parse().unwrap(), listing);
