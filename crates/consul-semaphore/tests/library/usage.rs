@@ -1,5 +1,7 @@
 //! Who holds slots, who waits, and how many slots are free.
 
+use consul_semaphore::Usage;
+
 use crate::stage::{Stage, slot_of, soon};
 
 const LICENSES: &str = "shared/licenses";
@@ -10,7 +12,7 @@ async fn holders_waiters_and_free_slots_are_seen_at_each_prefix() {
     let both = stage.builder().limit(1).and(LICENSES).limit(3).slots(2);
     let both = both.host("ci-7").program("migrate").build().unwrap();
     let unused = soon(both.usage()).await.unwrap();
-    assert!(unused.iter().all(|usage| usage.is_unused()));
+    assert!(unused.iter().all(Usage::is_unused));
     assert!(unused.iter().all(|usage| usage.free().is_none()));
 
     let slot = slot_of(&both).await;
