@@ -193,7 +193,7 @@ $(GUNGRAUN):
 
 # Packs the crates that can be published on crates.io, and builds what was packed.
 crates:
-	cargo package --locked --package consul-semaphore-client --package consul-semaphore
+	cargo package --locked --allow-dirty --package consul-semaphore-client --package consul-semaphore
 
 lint: clippy
 	cargo fmt --all --check

@@ -360,8 +360,9 @@ struct LeaderTask {
 }
 
 impl LeaderTask {
-    /// Works until the process is asked to end or the lead is lost. Then the answers to the last writes are awaited for
-    /// a moment, all running tasks are dropped, and nothing more is written except events for completed work.
+    /// Works until the process is asked to end or the lead is lost. Then all running tasks are dropped, and nothing
+    /// more is written except events for completed work. A process that is asked to end first awaits the answers to its
+    /// last writes for a moment.
     fn work(
         &self,
         term: Term,
@@ -403,8 +404,11 @@ impl LeaderTask {
         sessions.come_back();
         let mut stop = std::pin::pin!(async {
             tokio::select! {
-                () = shutdown => {}
-                () = term.over() => sessions.leave(),
+                () = shutdown => true,
+                () = term.over() => {
+                    sessions.leave();
+                    false
+                }
             }
         });
         let mut aside = JoinSet::new();
@@ -419,7 +423,7 @@ impl LeaderTask {
         if let Some(keeper) = keeper {
             tokio::select! {
                 () = keeper.take_over() => {}
-                () = &mut stop => return Ok(()),
+                _ = &mut stop => return Ok(()),
             }
             aside.spawn(keeper.keep());
         }

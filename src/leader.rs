@@ -36,8 +36,9 @@ pub use self::{
     term::{NotLeading, Term},
 };
 
-/// Time that the work may take to end when the lead is lost. Its tasks are dropped, so it takes no time unless one of
-/// them is stuck in a blocking call.
+/// Time that the work may take to end. Its tasks are dropped, so it takes no time when the lead is lost, unless one of
+/// them is stuck in a blocking call. When the process ends, the work waits up to two seconds for the answers to its last
+/// writes.
 const WORK_END_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Time limit for giving the lead back.

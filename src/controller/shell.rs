@@ -61,8 +61,8 @@ const INPUT_CAPACITY: usize = 16;
 /// Time for which the loop makes passes, and then statuses, before it takes new inputs.
 const TIME_BETWEEN_INPUTS: Duration = Duration::from_millis(5);
 
-/// Longest time that the answers to the last writes may take when the process ends, or no longer leads. Another replica
-/// may have to wait for it.
+/// Longest time that the answers to the last writes may take when the process ends, because another replica waits for
+/// that.
 pub(super) const LAST_WRITES: Duration = Duration::from_secs(1);
 
 /// Input of the loop: something that happened to a semaphore.

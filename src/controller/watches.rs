@@ -170,21 +170,21 @@ impl Drop for Unsynced {
     }
 }
 
-/// Runs the watches and the work until `shutdown`, and then stops everything. What the last writes have changed is still
-/// reported.
+/// Runs the watches and the work until `end`, and then stops everything. If `end` returns that this replica still leads,
+/// what the last writes have changed is reported first.
 pub(super) async fn run(
     context: Arc<Context>,
     begun: Begun,
-    shutdown: impl Future<Output = ()>,
+    end: impl Future<Output = bool>,
 ) -> anyhow::Result<()> {
     let shared = context.shared.clone();
     shared.owners.forget_all();
     let mut tasks = JoinSet::new();
     let shell = Shell::new(context.clone());
     let inputs = shell.inputs();
-    let (end, ended) = oneshot::channel::<()>();
+    let (leave, left) = oneshot::channel::<()>();
     tasks.spawn(shell.run(async {
-        let _ = ended.await;
+        let _ = left.await;
     }));
     let (mut tabled, has_table) = (Vec::new(), begun.table.is_some());
     for begun in begun.scopes {
@@ -234,18 +234,19 @@ pub(super) async fn run(
     tasks.spawn(ungranted::run(context.clone()));
     tasks.spawn(unproved::run(context));
     let worked = tokio::select! {
-        () = shutdown => Ok(()),
+        leads = end => Ok(leads),
         // No part of the operator ends normally.
         ended = tasks.join_next() => Err(anyhow::anyhow!("a part of the operator has failed: {ended:?}")),
     };
-    drop(end);
-    // The shell is the only part that ends then. A part that has failed must not wait for anything.
-    if worked.is_ok() {
+    drop(leave);
+    // The shell is the only part that ends then. Another replica may lead already if this one has lost the lead, and a
+    // part that has failed must not wait for anything.
+    if let Ok(true) = worked {
         let _ = timeout(2 * LAST_WRITES, tasks.join_next()).await;
     }
     tasks.shutdown().await;
     shared.owners.forget_all();
-    worked
+    worked.map(drop)
 }
 
 /// Returns the next event of a watch, after reporting the watch's health; `None` when the watch ends.

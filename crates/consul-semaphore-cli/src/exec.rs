@@ -55,6 +55,9 @@ use crate::stderr::Stderr;
 /// because systemd and terminals send it to both processes.
 const SIGNAL_GRACE: Duration = Duration::from_secs(1);
 
+/// Longest time that the last news for the service manager may take.
+const NOTIFY_TIMEOUT: Duration = Duration::from_secs(1);
+
 /// The command to run, and its slots.
 #[derive(Clone, Debug)]
 pub(crate) struct ExecSettings {
@@ -81,14 +84,22 @@ pub(crate) struct ExecSettings {
 /// `stderr`. Must be called on the process's main thread and with a single-threaded runtime: the command ends with the
 /// thread that started it.
 pub(crate) async fn exec(settings: ExecSettings, consul: consul::Config, stderr: &Stderr) -> u8 {
+    let reporter = match Reporter::new(stderr) {
+        Ok(reporter) => reporter,
+        Err(error) => return report(&ExecFailure::System(error), stderr),
+    };
+    let code = exec_in_slots(settings, consul, &reporter).await;
+    // Without this, the service manager would not hear of a command that takes no time.
+    reporter.service.flush_within(NOTIFY_TIMEOUT);
+    code
+}
+
+async fn exec_in_slots(settings: ExecSettings, consul: consul::Config, reporter: &Reporter) -> u8 {
+    let stderr = &reporter.stderr;
     let failed = |failure| report(&failure, stderr);
     let (mut signals, consul) = match set_up(consul, settings.quiet, stderr) {
         Ok(both) => both,
         Err(failure) => return failed(failure),
-    };
-    let reporter = match Reporter::new(stderr) {
-        Ok(reporter) => reporter,
-        Err(error) => return failed(ExecFailure::System(error)),
     };
     if settings.reentrant {
         match settings
@@ -100,7 +111,7 @@ pub(crate) async fn exec(settings: ExecSettings, consul: consul::Config, stderr:
             suffice => {
                 consul.log_out().await;
                 let ran = match suffice {
-                    Ok(_) => run_inside(&settings, &reporter, &mut signals).await,
+                    Ok(_) => run_inside(&settings, reporter, &mut signals).await,
                     Err(failure) => Err(failure),
                 };
                 return ran.unwrap_or_else(failed);
@@ -109,8 +120,7 @@ pub(crate) async fn exec(settings: ExecSettings, consul: consul::Config, stderr:
     }
     let near = Arc::new(Notify::new());
     let mut holder = hold(&settings, consul.clone(), reporter.clone(), near.clone());
-    let ran = run(&settings, &mut holder, &near, &mut signals, &reporter).await;
-    reporter.service.stopping();
+    let ran = run(&settings, &mut holder, &near, &mut signals, reporter).await;
     // A command that may go on without its slots has lost nothing by that.
     let relies = ran.is_ok() && settings.slots.on_slot_lost != OnSlotLost::Continue;
     let mut code = ran.unwrap_or_else(failed);
@@ -158,8 +168,13 @@ fn hold(settings: &ExecSettings, consul: Client, reporter: Reporter, near: Arc<N
             _ => None,
         };
         let silent = quiet && notice.is_progress();
+        // The rest is about a command that runs, whose status nothing would set right again.
+        let waits = matches!(
+            notice,
+            Notice::Waiting(_) | Notice::Resting(_) | Notice::Trouble { holding: false, .. }
+        );
         let lines = words.of_notice(notice);
-        if let Some(line) = lines.first() {
+        if waits && let Some(line) = lines.first() {
             reporter.service.status(line);
         }
         let said = lines.into_iter().filter(|_| !silent).chain(warning);
@@ -300,7 +315,9 @@ async fn run(
         .map_err(ExecFailure::System)?;
     holder.started(&granted);
     reporter.service.ready();
-    attend(settings, holder, process, signals, &reporter.stderr).await
+    let ended = attend(settings, holder, process, signals, reporter).await;
+    reporter.service.status("the command has ended");
+    ended
 }
 
 /// Runs the command in the slots that this program itself runs in. The `exec` around it, or the operator, ends this
@@ -370,7 +387,7 @@ async fn attend(
     holder: &mut Holder,
     mut process: CommandProcess,
     signals: &mut Signals,
-    stderr: &Stderr,
+    reporter: &Reporter,
 ) -> Result<u8, ExecFailure> {
     let lost = loop {
         tokio::select! {
@@ -381,7 +398,9 @@ async fn attend(
     };
     process.forward(Signal::TERM);
     let killed = Instant::now() + settings.slots.grace;
-    stderr.say(&ReportWording::of(settings).of_loss(&lost));
+    let loss = ReportWording::of(settings).of_loss(&lost);
+    reporter.stderr.say(&loss);
+    reporter.service.status(&loss);
     loop {
         tokio::select! {
             code = process.end_by(killed) => {

@@ -51,10 +51,10 @@ const EXIT_NOT_FOUND: u8 = 127;
 /// Time that the exit waits for the reader of stderr.
 const STDERR_FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Longest time that one call of a command that only asks Consul may take. It is longer than a holder's, which must
-/// act before its session ends: a Consul that is so busy that people look at it answers late, and half of this time is
-/// for one server.
-const ASK_TIMEOUT: Duration = Duration::from_secs(40);
+/// Longest time that one call of a command for people may take, of which one server may take half. It is longer than
+/// that of a command that has a slot, which must act before its session ends: a Consul that is so busy that people look
+/// at it answers late.
+const INSPECT_TIMEOUT: Duration = Duration::from_secs(40);
 
 fn main() -> ExitCode {
     command_line::abort_on_panic();
@@ -74,13 +74,13 @@ fn main() -> ExitCode {
             })
         }
         Command::Held(flags) => held(*flags),
-        Command::List(flags) => ask(&flags.common, async |client| {
+        Command::List(flags) => inspect(&flags.common, async |client| {
             inspect::list(client, flags.below.as_ref(), flags.output.format()).await
         }),
-        Command::Show(flags) => ask(&flags.common, async |client| {
+        Command::Show(flags) => inspect(&flags.common, async |client| {
             inspect::show(client, &flags.prefix, flags.output.format()).await
         }),
-        Command::Watch(flags) => ask(&flags.common, async |client| {
+        Command::Watch(flags) => inspect(&flags.common, async |client| {
             inspect::watch(client, &flags.below, flags.output.format()).await
         }),
         Command::Release(flags) => release(&flags),
@@ -188,16 +188,32 @@ fn held(flags: cli::HeldFlags) -> ExitCode {
     }
 }
 
+/// Runs a call that asks Consul for people, and reports its failure.
+fn inspect(
+    flags: &cli::CommonFlags,
+    what: impl AsyncFnOnce(&Client) -> Result<(), inspect::InspectFailure>,
+) -> ExitCode {
+    let consul = Config {
+        timeout: INSPECT_TIMEOUT,
+        ..flags.consul()
+    };
+    ask_at(consul, &flags.log_filter, what)
+}
+
 /// Runs a call that asks Consul, and reports its failure.
 fn ask(
     flags: &cli::CommonFlags,
     what: impl AsyncFnOnce(&Client) -> Result<(), inspect::InspectFailure>,
 ) -> ExitCode {
-    let consul = Config {
-        timeout: ASK_TIMEOUT,
-        ..flags.consul()
-    };
-    let runtime = match set_up(&flags.log_filter) {
+    ask_at(flags.consul(), &flags.log_filter, what)
+}
+
+fn ask_at(
+    consul: Config,
+    log_filter: &str,
+    what: impl AsyncFnOnce(&Client) -> Result<(), inspect::InspectFailure>,
+) -> ExitCode {
+    let runtime = match set_up(log_filter) {
         Ok(runtime) => runtime,
         Err(error) => return end(&error, exec::EXIT_MACHINE),
     };
@@ -241,7 +257,7 @@ fn release(flags: &cli::ReleaseFlags) -> ExitCode {
             .error(ErrorKind::MissingRequiredArgument, problem)
             .exit();
     }
-    ask(&flags.common, async |client| {
+    inspect(&flags.common, async |client| {
         inspect::release(client, prefix, &session.into(), flags.yes).await
     })
 }

@@ -1,11 +1,12 @@
-//! Tells systemd how far the command is, for units of `Type=notify`: `systemctl start` then returns once the command
-//! runs in its slots, and `systemctl status` shows what it waits for. The protocol is that of
+//! Tells systemd how far the command is: `systemctl status` shows what a unit waits for, and a unit of `Type=notify`
+//! counts as started once its command runs. The protocol is that of
 //! [sd_notify](https://www.freedesktop.org/software/systemd/man/latest/sd_notify.html).
 
 use std::{
     env, io,
-    sync::mpsc::{SyncSender, sync_channel},
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     thread,
+    time::Duration,
 };
 
 use consul_client::text::one_line;
@@ -13,26 +14,28 @@ use sd_notify::{NotifyState, notify};
 
 use crate::stderr::Stderr;
 
-/// Number of messages that may wait to be sent. Further messages are lost.
-const QUEUED_MESSAGES: usize = 64;
-
 /// Longest status that is sent, in characters: `systemctl status` shows one line.
 const LONGEST_STATUS: usize = 400;
 
-/// Handle to the service manager that has started this program. A separate thread sends the messages, because this
-/// program must not wait for the reader of the socket.
+/// Handle to the service manager that has started this program; `None` if none has. A separate thread sends the news,
+/// because this program must not wait for the reader of the socket.
 #[derive(Clone, Debug)]
-pub(super) struct ServiceManager(Option<SyncSender<Message>>);
+pub(super) struct ServiceManager(Option<Arc<Outbox>>);
 
-/// Message to the service manager.
-#[derive(Debug)]
-enum Message {
-    /// This is what the program does now.
-    Status(String),
-    /// The command runs.
-    Ready,
-    /// The command has ended, and its slots are being given back.
-    Stopping,
+/// What the thread still has to send.
+#[derive(Debug, Default)]
+struct Outbox {
+    news: Mutex<News>,
+    changed: Condvar,
+}
+
+/// The latest news. A newer status replaces one that is not sent yet.
+#[derive(Debug, Default)]
+struct News {
+    status: Option<String>,
+    ready: bool,
+    /// Whether the thread is sending.
+    sending: bool,
 }
 
 impl ServiceManager {
@@ -45,52 +48,85 @@ impl ServiceManager {
         if env::var_os("NOTIFY_SOCKET").is_none() {
             return Ok(Self(None));
         }
-        let (sender, messages) = sync_channel(QUEUED_MESSAGES);
-        let (thread, stderr) = (thread::Builder::new(), stderr.clone());
-        thread.name("notify".to_owned()).spawn(move || {
-            // Once is enough: each message goes to the same socket.
-            if let Some(error) = messages.iter().find_map(|message| send(&message).err()) {
-                stderr.say(&format!(
-                    "systemd can't be notified: {error}. Check NOTIFY_SOCKET"
-                ));
-            }
-        })?;
-        Ok(Self(Some(sender)))
+        let outbox = Arc::new(Outbox::default());
+        let (thread, sent, stderr) = (thread::Builder::new(), outbox.clone(), stderr.clone());
+        thread
+            .name("notify".to_owned())
+            .spawn(move || sent.send_all(&stderr))?;
+        Ok(Self(Some(outbox)))
     }
 
     /// Shows what the program does.
     pub(super) fn status(&self, text: &str) {
-        self.queue(Message::Status(one_line(text, LONGEST_STATUS)));
+        let text = one_line(text, LONGEST_STATUS);
+        self.add(|news| news.status = Some(text));
     }
 
     /// Reports that the command runs, so that the unit counts as started.
     pub(super) fn ready(&self) {
-        self.queue(Message::Ready);
+        self.add(|news| {
+            news.ready = true;
+            news.status = Some("the command is running".to_owned());
+        });
     }
 
-    /// Reports that the command has ended.
-    pub(super) fn stopping(&self) {
-        self.queue(Message::Stopping);
+    /// Waits until everything is sent, but no longer than `limit`.
+    pub(super) fn flush_within(&self, limit: Duration) {
+        if let Some(outbox) = &self.0 {
+            let unsent = |news: &mut News| news.sending || !news.is_empty();
+            // What is not sent by then is lost, because nobody reads.
+            drop(
+                outbox
+                    .changed
+                    .wait_timeout_while(outbox.lock(), limit, unsent),
+            );
+        }
     }
 
-    fn queue(&self, message: Message) {
-        if let Some(sender) = &self.0 {
-            // The message is lost if the service manager reads nothing, because the caller must not wait for it.
-            let _ = sender.try_send(message);
+    fn add(&self, change: impl FnOnce(&mut News)) {
+        if let Some(outbox) = &self.0 {
+            change(&mut outbox.lock());
+            outbox.changed.notify_all();
         }
     }
 }
 
-fn send(message: &Message) -> io::Result<()> {
-    match message {
-        Message::Status(text) => notify(&[NotifyState::Status(text)]),
-        Message::Ready => notify(&[
-            NotifyState::Ready,
-            NotifyState::Status("the command is running"),
-        ]),
-        Message::Stopping => notify(&[
-            NotifyState::Stopping,
-            NotifyState::Status("the command has ended"),
-        ]),
+impl Outbox {
+    fn lock(&self) -> MutexGuard<'_, News> {
+        // The news is whole at any time.
+        self.news.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sends what there is, for ever. Reports only the first failure, because each message goes to the same socket.
+    fn send_all(&self, stderr: &Stderr) {
+        let mut reported = false;
+        loop {
+            let waited = self.changed.wait_while(self.lock(), |news| news.is_empty());
+            let mut news = waited.unwrap_or_else(PoisonError::into_inner);
+            let unsent = std::mem::take(&mut *news);
+            news.sending = true;
+            drop(news);
+            if let Err(error) = unsent.send()
+                && !std::mem::replace(&mut reported, true)
+            {
+                stderr.say(&format!(
+                    "systemd can't be notified: {error}. Check NOTIFY_SOCKET"
+                ));
+            }
+            self.lock().sending = false;
+            self.changed.notify_all();
+        }
+    }
+}
+
+impl News {
+    fn is_empty(&self) -> bool {
+        self.status.is_none() && !self.ready
+    }
+
+    fn send(&self) -> io::Result<()> {
+        let ready = self.ready.then_some(NotifyState::Ready);
+        let status = self.status.as_deref().map(NotifyState::Status);
+        notify(&ready.into_iter().chain(status).collect::<Vec<_>>())
     }
 }
