@@ -398,9 +398,9 @@ async fn attend(
     };
     process.forward(Signal::TERM);
     let killed = Instant::now() + settings.slots.grace;
-    let loss = ReportWording::of(settings).of_loss(&lost);
-    reporter.stderr.say(&loss);
-    reporter.service.status(&loss);
+    let line = ReportWording::of(settings).of_loss(&lost);
+    reporter.stderr.say(&line);
+    reporter.service.status(&line);
     loop {
         tokio::select! {
             code = process.end_by(killed) => {

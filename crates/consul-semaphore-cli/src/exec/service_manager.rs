@@ -2,14 +2,10 @@
 //! counts as started once its command runs. The protocol is that of
 //! [sd_notify](https://www.freedesktop.org/software/systemd/man/latest/sd_notify.html).
 
-use std::{
-    env, io,
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
-    thread,
-    time::Duration,
-};
+use std::{env, io, mem, sync::Arc, thread, time::Duration};
 
 use consul_client::text::one_line;
+use parking_lot::{Condvar, Mutex};
 use sd_notify::{NotifyState, notify};
 
 use crate::stderr::Stderr;
@@ -75,47 +71,45 @@ impl ServiceManager {
         if let Some(outbox) = &self.0 {
             let unsent = |news: &mut News| news.sending || !news.is_empty();
             // What is not sent by then is lost, because nobody reads.
-            drop(
-                outbox
-                    .changed
-                    .wait_timeout_while(outbox.lock(), limit, unsent),
-            );
+            let _ = outbox
+                .changed
+                .wait_while_for(&mut outbox.news.lock(), unsent, limit);
         }
     }
 
     fn add(&self, change: impl FnOnce(&mut News)) {
         if let Some(outbox) = &self.0 {
-            change(&mut outbox.lock());
+            change(&mut outbox.news.lock());
             outbox.changed.notify_all();
         }
     }
 }
 
 impl Outbox {
-    fn lock(&self) -> MutexGuard<'_, News> {
-        // The news is whole at any time.
-        self.news.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Sends what there is, for ever. Reports only the first failure, because each message goes to the same socket.
     fn send_all(&self, stderr: &Stderr) {
         let mut reported = false;
         loop {
-            let waited = self.changed.wait_while(self.lock(), |news| news.is_empty());
-            let mut news = waited.unwrap_or_else(PoisonError::into_inner);
-            let unsent = std::mem::take(&mut *news);
-            news.sending = true;
-            drop(news);
+            let unsent = self.take();
             if let Err(error) = unsent.send()
-                && !std::mem::replace(&mut reported, true)
+                && !mem::replace(&mut reported, true)
             {
                 stderr.say(&format!(
                     "systemd can't be notified: {error}. Check NOTIFY_SOCKET"
                 ));
             }
-            self.lock().sending = false;
+            self.news.lock().sending = false;
             self.changed.notify_all();
         }
+    }
+
+    /// Waits for news.
+    fn take(&self) -> News {
+        let mut news = self.news.lock();
+        self.changed.wait_while(&mut news, |news| news.is_empty());
+        let unsent = mem::take(&mut *news);
+        news.sending = true;
+        unsent
     }
 }
 
