@@ -24,11 +24,11 @@ async fn plugin() {
 
     let target = operator_program().expect("the operator's program");
     let target = target.parent().expect("its folder").display().to_string();
-    // Not only this package: some of its dependencies, which others use too, would be built again with fewer
-    // features. And where Cargo finds its configuration, or the operator would be built again without that, while other
-    // tests start it.
+    // Not only this package, and with the examples, as `tests/run` builds them: some dependencies would be built again
+    // with fewer features, and with them all programs, while other tests start these. And where Cargo finds its
+    // configuration, because the operator would be built again without that.
     let build = format!(
-        "(cd {} && cargo build --locked --quiet --workspace --bins) #",
+        "(cd {} && cargo build --locked --quiet --workspace --bins --examples) #",
         root().display()
     );
     shell.instead_of("cargo build --release --package", &build);
