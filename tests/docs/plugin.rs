@@ -38,8 +38,11 @@ async fn plugin() {
         let value = env::var(name).unwrap_or_else(|_| format!("{home}/{default}"));
         shell.set(name, &value);
     }
-    if let Ok(folder) = env::var("CARGO_TARGET_DIR") {
-        shell.set("CARGO_TARGET_DIR", &folder);
+    // Without the same settings, everything would be built again.
+    for name in ["CARGO_TARGET_DIR", "CARGO_INCREMENTAL"] {
+        if let Ok(value) = env::var(name) {
+            shell.set(name, &value);
+        }
     }
     page.run(&shell, "cargo build").await;
     shell.put_on_path(".local/bin");
