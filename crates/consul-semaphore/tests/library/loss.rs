@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use consul_semaphore::{ReleaseError, Semaphore, plan::Suspended};
-use testbed::Link;
 use tokio::{runtime::Builder, time::timeout};
 
 use crate::stage::{PREFIX, Stage, slot_of, soon};
@@ -67,11 +66,7 @@ async fn one_of_several_slots_is_lost_for_all_of_them() {
 #[tokio::test]
 async fn who_is_cut_off_knows_that_its_slot_is_lost_before_another_has_it() {
     let stage = Stage::new().await;
-    let address = stage.consul.address().trim_start_matches("http://");
-    let link = Link::start(address.to_owned()).await.unwrap();
-    let cut_off = stage.client_with(|config| {
-        config.addresses = vec![link.address().parse().unwrap()];
-    });
+    let (link, cut_off) = stage.linked().await;
     let ttl = Duration::from_secs(10);
     let with = |client| {
         let builder = Semaphore::builder(client, PREFIX).limit(1);

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use consul_semaphore::{Notice, RunError, plan::Suspended};
+use consul_semaphore::{Notice, RunError, Semaphore, plan::Suspended};
 use parking_lot::Mutex;
 use testbed::eventually;
 
@@ -98,15 +98,16 @@ async fn work_whose_slot_can_not_be_released_has_its_value() {
     let stage = Stage::new().await;
     let notices = Arc::<Mutex<Vec<Notice>>>::default();
     let told = notices.clone();
-    let builder = stage.builder().limit(1);
+    // A Consul that is only paused would carry out the release later.
+    let (link, client) = stage.linked().await;
+    let builder = Semaphore::builder(client, PREFIX).limit(1);
     let semaphore = builder.on_notice(move |notice| told.lock().push(notice));
     let semaphore = semaphore.build().unwrap();
     let ran = semaphore.run(async |_slot| {
-        stage.consul.pause().await;
+        link.cut();
         7
     });
     assert_eq!(soon(ran).await, Ok(7));
-    stage.consul.resume().await;
     let last = notices.lock().last().cloned();
     assert!(matches!(last, Some(Notice::StillHeld(_))), "{last:?}");
     assert_eq!(stage.held().await, 1);

@@ -7,7 +7,7 @@ use consul_semaphore::{
     consul::{Client, Config},
 };
 use serde_json::Value;
-use testbed::{Consul, ConsulBuilder, ConsulServer, PATIENCE, eventually};
+use testbed::{Consul, ConsulBuilder, ConsulServer, Link, PATIENCE, eventually};
 use tokio::time::timeout;
 
 /// The prefix of the semaphore.
@@ -40,6 +40,16 @@ impl Stage {
         };
         change(&mut config);
         Client::new(config).unwrap()
+    }
+
+    /// A link to Consul, and a client whose calls go through it.
+    pub(crate) async fn linked(&self) -> (Link, Client) {
+        let address = self.consul.address().trim_start_matches("http://");
+        let link = Link::start(address.to_owned()).await.unwrap();
+        let client = self.client_with(|config| {
+            config.addresses = vec![link.address().parse().unwrap()];
+        });
+        (link, client)
     }
 
     /// The semaphore of the story, with this limit.
