@@ -1,4 +1,4 @@
-//! What systemd is told, in a unit of `Type=notify`. The test reads the socket as systemd does.
+//! Messages to systemd, which the tests read from the socket as systemd does.
 
 use std::{cell::RefCell, io::ErrorKind, os::unix::net::UnixDatagram};
 

@@ -269,10 +269,7 @@ impl Builder {
     /// hours. Both must be the same for all who use the prefix. A slot that is dropped stays held until its period is
     /// over; see [`Semaphore::all_released`]. A rate alone is a [`Rate`](super::Rate).
     pub fn rate(self, limit: u32, period: Duration) -> Self {
-        self.choose(|semaphore| {
-            semaphore.limit = Some(limit);
-            semaphore.period = Some(period);
-        })
+        self.counting_starts(limit, period)
     }
 
     /// Sets how many slots of the semaphore are taken together (default: 1).
@@ -424,6 +421,13 @@ impl<K> Builder<K> {
     pub fn on_notice(mut self, on_notice: impl Fn(Notice) + Send + Sync + 'static) -> Self {
         self.on_notice = Arc::new(on_notice);
         self
+    }
+
+    fn counting_starts(self, limit: u32, period: Duration) -> Self {
+        self.choose(|semaphore| {
+            semaphore.limit = Some(limit);
+            semaphore.period = Some(period);
+        })
     }
 
     fn choose(mut self, change: impl FnOnce(&mut SemaphoreChoices)) -> Self {

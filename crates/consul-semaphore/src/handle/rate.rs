@@ -27,7 +27,7 @@ use consul_client::Client;
 /// # }
 /// ```
 ///
-/// A start counts for one period, whatever becomes of it, so there is nothing to hold or release: a task removes the
+/// A start counts for one period, even if it fails, so there is nothing to hold or release: a task removes the
 /// start from Consul when its period is over. If the program ends earlier, the start counts until its session has
 /// expired, for up to four periods and two minutes. [`Semaphore::all_released`] waits until no start of this program
 /// counts.

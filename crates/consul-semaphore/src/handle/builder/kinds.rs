@@ -56,10 +56,7 @@ impl Builder<Rate> {
         starts: u32,
         period: Duration,
     ) -> Self {
-        Self::new(consul, prefix).choose(|semaphore| {
-            semaphore.limit = Some(starts);
-            semaphore.period = Some(period);
-        })
+        Self::new(consul, prefix).counting_starts(starts, period)
     }
 
     /// Builds the rate. This asks Consul nothing, and must be called in a tokio runtime, which runs the tasks of the
