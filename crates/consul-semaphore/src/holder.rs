@@ -796,7 +796,12 @@ impl Holder {
             Action::Report(Outcome::Granted { grant, .. }) if !grant.starts => {
                 (self.notices.on)(Notice::Regained(prefix.clone()));
             }
-            // The caller knows everything else from its own calls, and no foreign session is adopted.
+            // Consul shows a contender of a session that was ended here. Its renewal finds out whether it still exists.
+            Action::Adopt(session) if !self.program.sessions.contains_key(&session) => {
+                let renewal = self.calls.renew(session.clone(), SessionState::Unknown);
+                self.program.sessions.insert(session, renewal);
+            }
+            // The caller knows everything else from its own calls.
             Action::Adopt(_) | Action::Report(_) => {}
         }
     }

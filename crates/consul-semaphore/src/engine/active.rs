@@ -173,7 +173,7 @@ impl Active {
                     contenders.insert(session.clone(), identity.clone());
                 }
                 Some(Owner::Foreign) => drop(foreign.insert(session.clone())),
-                Some(Owner::Neighbour) | None => {}
+                Some(Owner::Neighbour | Owner::Ended) | None => {}
             }
         }
         let uids = contenders.values().map(|identity| &identity.uid);

@@ -33,6 +33,9 @@ pub(super) const MOST_SESSIONS_MADE_AT_ONCE: usize = 64;
 pub enum Owner {
     /// The queue made the session for this workload.
     Own(Arc<Identity>),
+    /// The queue made the session, and has ended it. Its contender may still be seen for a while, but the session is
+    /// not taken up again, because nothing is to be granted to a session that is being destroyed.
+    Ended,
     /// Another semaphore of this cluster on the same prefix made the session.
     Neighbour,
     /// Another program or cluster made the session.
@@ -203,6 +206,7 @@ impl Sessions {
     /// Stops renewing a session and destroys it.
     pub(super) fn end(&mut self, session: &SessionId, calls: &mut PendingCalls) {
         if self.remove(session) {
+            self.owners.insert(session.clone(), Owner::Ended);
             calls.act(Action::Destroy(session.clone()));
         }
     }
@@ -276,10 +280,11 @@ impl Sessions {
             calls.report(Outcome::Adopted { identity, session });
         }
         for session in gone {
+            let owner = self.owner(&session).cloned();
             self.end(&session, calls);
-            if let Some(Owner::Own(identity)) = self.owner(&session) {
+            if let Some(Owner::Own(identity)) = owner {
                 let workload = lookup.workload(&identity.uid);
-                let contender = (identity.clone(), session);
+                let contender = (identity, session);
                 if let Some(outcome) = outcomes::given_back(contender, reading, workload.as_deref())
                 {
                     calls.report(outcome);
@@ -308,18 +313,32 @@ impl Sessions {
 
     /// Returns the contenders whose owner is unknown. The owner of a session never changes.
     pub(super) fn unknown(&mut self, reading: &Reading) -> Vec<SessionId> {
-        let Self { owners, kept, .. } = self;
-        // Old sessions are forgotten in batches.
-        if owners.len() > 2 * kept.len().max(reading.count_of_contenders()) {
-            owners.retain(|session, _| {
-                reading.contender(session).is_some() || kept.contains(session)
-            });
-        }
+        self.forget_unseen(reading);
         let sessions = reading.changed_contenders().map(|(session, _)| session);
         sessions
-            .filter(|session| !owners.contains_key(*session))
+            .filter(|session| !self.owners.contains_key(*session))
             .cloned()
             .collect()
+    }
+
+    /// Forgets the owners of old sessions, in batches, and at once the sessions that were ended and whose contender is
+    /// gone: should Consul be restored from a backup, its contender is ours again.
+    fn forget_unseen(&mut self, reading: &Reading) {
+        let Self { owners, kept, .. } = self;
+        let is_seen = |session: &SessionId| reading.contender(session).is_some();
+        if owners.len() > 2 * kept.len().max(reading.count_of_contenders()) {
+            owners.retain(|session, _| is_seen(session) || kept.contains(session));
+        }
+        match reading.changed() {
+            Changed::All => owners.retain(|session, of| *of != Owner::Ended || is_seen(session)),
+            Changed::Only(changed) => {
+                for session in changed.iter().filter(|session| !is_seen(session)) {
+                    if owners.get(session) == Some(&Owner::Ended) {
+                        owners.remove(session);
+                    }
+                }
+            }
+        }
     }
 
     /// Returns our contenders that are not renewed yet, for example after a start.

@@ -479,7 +479,7 @@ fn wait_state(queue: &Queue, workload: &Uid, now: Now) -> WaitState {
     for (session, _) in reading.changed_contenders() {
         match queue.owner(session) {
             Some(Owner::Own(identity)) => newcomers.push((session, &**identity)),
-            Some(Owner::Neighbour | Owner::Foreign) => {}
+            Some(Owner::Neighbour | Owner::Ended | Owner::Foreign) => {}
             None => return WaitState::Unsure,
         }
     }

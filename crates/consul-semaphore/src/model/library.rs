@@ -8,7 +8,10 @@
 use std::{
     future::{Future as _, poll_fn},
     pin::pin,
-    sync::atomic::{AtomicUsize, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     task::Poll,
     time::Duration,
 };
@@ -302,4 +305,53 @@ proptest! {
     fn a_slot_that_nobody_looked_at_is_free_at_once(stories in vec(never_looks(), 10)) {
         tell(stories, COOLDOWN);
     }
+}
+
+/// A program far behind others whose contender was written without an answer, and whose session Consul ends only after
+/// the program has read the prefix again.
+#[test]
+fn a_program_far_behind_whose_join_got_no_answer_contends_again() {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let served = Served::new(1);
+        let proxy = served.start().await;
+        let mut waiting = JoinSet::new();
+        let mut joins = |semaphore: Semaphore| {
+            waiting.spawn(async move { semaphore.acquire().await.unwrap() });
+        };
+        let contend = |count: usize| {
+            let served = served.clone();
+            async move {
+                while served.left().1.len() != count {
+                    sleep(STEP).await;
+                }
+            }
+        };
+        for _ in 0..25 {
+            joins(semaphore(&proxy, 1, Duration::ZERO));
+        }
+        timeout(PATIENCE, contend(25)).await.unwrap();
+        let (joined, destroyed) = (AtomicUsize::new(0), Arc::new(AtomicUsize::new(0)));
+        let seen = destroyed.clone();
+        proxy.faults(move |call: &Call| {
+            if call.path.ends_with("/txn") && joined.fetch_add(1, Ordering::Relaxed) == 0 {
+                return Some(Fault::AnswerLost);
+            }
+            let destroys = call.path.contains("/session/destroy/");
+            (destroys && seen.fetch_add(1, Ordering::Relaxed) == 0)
+                .then_some(Fault::Late(Duration::from_millis(300)))
+        });
+        joins(semaphore(&proxy, 1, Duration::ZERO));
+        let ended = async {
+            while destroyed.load(Ordering::Relaxed) == 0 || served.left().2 != 25 {
+                sleep(STEP).await;
+            }
+        };
+        timeout(PATIENCE, ended).await.unwrap();
+        let again = timeout(PATIENCE, contend(26)).await;
+        assert!(again.is_ok(), "{:?}", served.left());
+    });
 }

@@ -95,7 +95,7 @@ pub(super) fn moved_by(
     let foreign = |session| {
         !matches!(
             sessions.owner(session),
-            Some(Owner::Own(_) | Owner::Neighbour)
+            Some(Owner::Own(_) | Owner::Ended | Owner::Neighbour)
         )
     };
     let others = reading.contenders().filter(|(id, _)| foreign(id)).count();
