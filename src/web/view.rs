@@ -79,6 +79,8 @@ struct Holding<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     key: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    slot_name: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     since: Option<i64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     cools_until: Option<i64>,
@@ -197,6 +199,8 @@ impl<'a> Holding<'a> {
             session,
             key,
             holder,
+            slot_index: _,
+            slot_name,
             since,
             cools_until,
             never_expires,
@@ -217,6 +221,7 @@ impl<'a> Holding<'a> {
             place: holder.place(),
             session,
             key: key.as_deref(),
+            slot_name: slot_name.as_deref(),
             since: since.as_ref().map(seconds),
             cools_until: cools_until.as_ref().map(seconds),
             never_expires: *never_expires,

@@ -9,6 +9,7 @@ use crate::semaphores::Semaphores;
 pub(crate) async fn is_checked(api: &Semaphores) {
     fills_in_defaults(api).await;
     checks_the_limit(api).await;
+    checks_the_names_of_slots(api).await;
     checks_the_limit_policy(api).await;
     checks_what_a_lost_slot_means(api).await;
     checks_the_ttl(api).await;
@@ -58,6 +59,31 @@ async fn checks_the_limit(api: &Semaphores) {
         .await;
     let other = [json!("3"), json!(1.5), json!(true)].map(|limit| json!({ "limit": limit }));
     api.refuse(other, "spec.limit", "must be of type int").await;
+}
+
+async fn checks_the_names_of_slots(api: &Semaphores) {
+    api.accept(json!({ "limit": 2, "slotNames": ["gpu-a", "B.1_x"] }))
+        .await;
+    api.accept(json!({ "limit": 1, "mode": "Mutex", "slotNames": ["a".repeat(63)] }))
+        .await;
+    let names = |limit: i64, names: Value| json!({ "limit": limit, "slotNames": names });
+    let too_few_or_many = [names(2, json!(["a"])), names(1, json!(["a", "b"]))];
+    api.refuse(too_few_or_many, "spec.slotNames", "as many names as limit")
+        .await;
+    let twice = names(2, json!(["a", "a"]));
+    api.refuse([twice], "spec.slotNames", "Duplicate value")
+        .await;
+    let odd = ["a/b", "-a", "a-", "a b"].map(|name| names(1, json!([name])));
+    api.refuse(odd, "spec.slotNames", "should match").await;
+    api.refuse([names(1, json!([""]))], "spec.slotNames", "at least 1")
+        .await;
+    let long = names(1, json!(["a".repeat(64)]));
+    api.refuse([long], "spec.slotNames", "Too long").await;
+    let many: Vec<_> = (0..257).map(|number| format!("s{number}")).collect();
+    api.refuse([names(257, json!(many))], "spec.slotNames", "Too many")
+        .await;
+    let rate = json!({ "limit": 1, "mode": "Rate", "period": "1m", "slotNames": ["a"] });
+    api.refuse([rate], "spec.slotNames", "mode is Rate").await;
 }
 
 async fn checks_the_limit_policy(api: &Semaphores) {

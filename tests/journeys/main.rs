@@ -66,6 +66,7 @@ mod several_lost;
 mod several_pods;
 mod several_together;
 mod skip;
+mod slot_names;
 mod status;
 mod suspended;
 mod tenants;

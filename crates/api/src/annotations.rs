@@ -43,8 +43,13 @@ pub const LOCK_INDEX: &str = "consul-semaphore.io/lock-index";
 /// On the pod template, by the operator: the raft index of the grant. Later grants have greater tokens, in every
 /// cluster.
 pub const FENCING_TOKEN: &str = "consul-semaphore.io/fencing-token";
+/// On the pod template, by the operator: the number of the slot among all slots of the semaphore, from 0, which no other
+/// holder has meanwhile. The slots of a rate have none.
+pub const SLOT_INDEX: &str = "consul-semaphore.io/slot-index";
+/// On the pod template, by the operator: the name that `spec.slotNames` has for this slot index.
+pub const SLOT_NAME: &str = "consul-semaphore.io/slot-name";
 /// On the pod template, by the operator: all slots of a Job that has more than one, as JSON: a list of objects with
-/// `lockKey`, `session`, `lockIndex` and `fencingToken`, in the order in which the Job asks for them. The annotations
+/// `lockKey`, `session`, `lockIndex`, `fencingToken`, `slotIndex` and `slotName`, in the order in which the Job asks for them. The annotations
 /// for one slot then describe the first of them.
 pub const SLOTS: &str = "consul-semaphore.io/slots";
 /// On the pod template, by the operator: the uid of the Job that got the slot.
@@ -63,13 +68,15 @@ pub const OF_USERS: [&str; 6] = [SEMAPHORE, PRIORITY, HOLD, KEY, ON_CONTENTION, 
 
 /// The names that the operator writes on a Job or on its pod template: every name whose comment says so. A copy of a
 /// Job may have them.
-pub const OF_THE_OPERATOR: [&str; 9] = [
+pub const OF_THE_OPERATOR: [&str; 11] = [
     FAILED,
     WAITS_SINCE,
     SESSION,
     LOCK_KEY,
     LOCK_INDEX,
     FENCING_TOKEN,
+    SLOT_INDEX,
+    SLOT_NAME,
     SLOTS,
     GRANTED_TO,
     HOLDER_LABEL,

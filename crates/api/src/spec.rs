@@ -17,7 +17,7 @@ use consul_semaphore::{
 };
 use kube::{
     CustomResource, KubeSchema, ResourceExt,
-    core::{Message, Rule},
+    core::{ListMerge, Message, Rule},
 };
 use serde::{Deserialize, Serialize};
 
@@ -107,6 +107,12 @@ use serde::{Deserialize, Serialize};
     validation = Rule::new("!has(self.reserved) || self.reserved.slots <= self.limit")
         .message("reserved.slots must be at most limit")
         .field_path(".reserved.slots"),
+    validation = Rule::new("!has(self.slotNames) || size(self.slotNames) == self.limit")
+        .message("slotNames must have as many names as limit, one for each slot")
+        .field_path(".slotNames"),
+    validation = Rule::new("self.mode != 'Rate' || !has(self.slotNames)")
+        .message("slotNames must be left out when mode is Rate: its slots count starts, and a start has no place")
+        .field_path(".slotNames"),
     validation = unchanged("keyed", "self.keyed == oldSelf.keyed".to_owned()),
     validation = immutable("consul.datacenter"),
     validation = immutable("consul.namespace"),
@@ -117,6 +123,21 @@ pub struct ConsulSemaphoreSpec {
     /// no slot away: the number of holders falls as Jobs end.
     #[schemars(range(min = 1, max = 5000))]
     pub limit: i32,
+
+    /// Names for the slots, as many as the limit, each at most once: at most 256 names of at most 63 letters, digits,
+    /// '.', '_' and '-'. Each holder has a slot index, the smallest number from 0 that no other holder at the prefix
+    /// has, and the name at that place of this list: for example the GPU that the Job is to use. Holders keep the name
+    /// that they were granted. Not allowed for mode Rate.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(
+        length(max = 256),
+        inner(
+            length(min = 1, max = 63),
+            regex(pattern = "^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$")
+        )
+    )]
+    #[x_kube(merge_strategy = ListMerge::Set)]
+    pub slot_names: Vec<String>,
 
     /// How the semaphore is stored in Consul. Semaphore, the default: as a list of holders, like
     /// `consul lock -n 3` and the Go client's Semaphore. Mutex: as a key that one session locks, like

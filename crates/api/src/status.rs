@@ -134,6 +134,17 @@ pub struct HolderStatus {
     #[serde(flatten)]
     pub holder: ContenderName,
 
+    /// The number of the slot among all slots of the semaphore, from 0; left out for a holder that numbers nothing, such
+    /// as `consul lock`, and for mode Rate.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "u32")]
+    pub slot_index: Option<u32>,
+
+    /// The name in `spec.slotNames` that the holder was granted with this slot index.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "String")]
+    pub slot_name: Option<String>,
+
     /// Time at which the holder got the slot, or at which the operator first saw the holder.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Time")]

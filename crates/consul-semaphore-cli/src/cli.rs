@@ -92,6 +92,9 @@ These variables in the command's environment identify its slot in Consul:
                            the sequencer; `held` reports whether the slot is still held
   CONSUL_SEMAPHORE_FENCING_TOKEN
                            the fencing token, which is greater for each later grant
+  CONSUL_SEMAPHORE_SLOT_INDEX
+                           the smallest number from 0 that no other holder has; not set
+                           for a rate
   CONSUL_SEMAPHORE_SLOTS   all slots as JSON, if there are several; the other variables then
                            describe the first one
 

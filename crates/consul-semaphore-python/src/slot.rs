@@ -197,8 +197,8 @@ impl Slot {
 
 #[pymethods]
 impl Slot {
-    /// Returns the key, session, `LockIndex` and fencing token of each slot that was granted together.
-    fn sequencers(&self) -> PyResult<Vec<(String, String, u64, u64)>> {
+    /// Returns the key, session, `LockIndex`, fencing token and index of each slot that was granted together.
+    fn sequencers(&self) -> PyResult<Vec<(String, String, u64, u64, Option<u32>)>> {
         let sequencers = self.0.get()?.sequencers.iter();
         let all = sequencers.map(|of| {
             let session = of.session.to_string();
@@ -207,6 +207,7 @@ impl Slot {
                 session,
                 of.lock_index,
                 of.fencing_token,
+                of.slot_index,
             )
         });
         Ok(all.collect())

@@ -26,6 +26,7 @@ class Sync(Stage):
             key = self.consul.call("GET", f"kv/{slot.sequencer.lock_key}")[0]
             self.assertEqual((key["Session"], key["LockIndex"]), (slot.session, slot.sequencer.lock_index))
             self.assertEqual(key["ModifyIndex"], slot.fencing_token)
+            self.assertEqual(slot.index, 0)
             self.assertFalse(slot.lost)
             self.assertFalse(slot.wait_lost(timeout=0.01))
         self.assertEqual(self.consul.holders(self.prefix), [])
@@ -142,6 +143,7 @@ class Sync(Stage):
             self.assertEqual(len(self.consul.holders(one)), 1)
             self.assertEqual(len(self.consul.holders(two)), 2)
             self.assertEqual(len({of.fencing_token for of in slot.sequencers}), 1)
+            self.assertEqual([of.slot_index for of in slot.sequencers], [0, 0, 1])
             with self.assertRaisesRegex(AcquireTimeoutError, one), both.try_slot():
                 self.fail("there is none")
         self.assertEqual(self.consul.keys(f"{one}/"), [])

@@ -347,6 +347,7 @@ fn settings(limit: u32) -> Settings {
         mode: Mode::Semaphore,
         period: None,
         limit,
+        slot_names: Vec::new(),
         restrictions: Restrictions::default(),
         policy: LimitPolicy::Refuse,
         paused: false,

@@ -127,6 +127,7 @@ mod tests {
         let slot = |key: &str| crate::GrantedSlot {
             lock_key: key.into(),
             session: "s".into(),
+            index: None,
         };
         let granted = Granted {
             slots: vec![slot("a/.lock"), slot("b/.lock"), slot("b/.lock")],

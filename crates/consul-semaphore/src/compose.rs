@@ -14,7 +14,8 @@ use super::{
     plan::{Cooling, Grant, Release, Target, Transaction},
     rate,
     reading::Reading,
-    workload::{Uid, Workload},
+    slot_index::IndexDraft,
+    workload::{Phase, Uid, Workload},
 };
 use consul_client::{Op, SessionId};
 
@@ -24,11 +25,21 @@ enum Draft<'a> {
     Mutex(MutexDraft),
 }
 
+/// The way in which a running workload is granted a slot again that it has lost.
+pub(super) struct Regrant<'a> {
+    /// The index that the workload's grant says for the slot, which stays.
+    pub(super) index: Option<u32>,
+    /// The dead holder that the new one replaces, provided that it is still dead, with the check for that.
+    pub(super) swap: Option<(&'a SessionId, Op)>,
+}
+
 /// A transaction being composed.
 pub(super) struct Composer<'a> {
     observed: &'a Observed<'a>,
     reading: &'a Reading,
     draft: Draft<'a>,
+    /// Indices of the slots as the transaction leaves them.
+    indices: IndexDraft<'a>,
     /// Number of free slots that are reserved, so that they are not granted here: for workloads that come first, for
     /// foreign contenders, and for lost slots whose workloads still have pods.
     reserved: usize,
@@ -56,6 +67,7 @@ impl<'a> Composer<'a> {
             observed,
             reading,
             draft,
+            indices: indices(observed),
             reserved: 0,
             closed: false,
             left: observed.operations.saturating_sub(1),
@@ -107,6 +119,7 @@ impl<'a> Composer<'a> {
         if !self.fits(operations) {
             return;
         }
+        self.indices.free(&release.session);
         match &mut self.draft {
             Draft::Mutex(mutex) => mutex.unlock(&release.session),
             Draft::Semaphore(semaphore) => {
@@ -206,6 +219,7 @@ impl<'a> Composer<'a> {
     pub(super) fn prune(&mut self, session: SessionId, check: Op) {
         if self.fits(1) {
             self.take_out(&session);
+            self.indices.free(&session);
             self.checks.push(check);
             self.transaction.prunes.push(session);
         }
@@ -262,9 +276,10 @@ impl<'a> Composer<'a> {
     }
 
     /// Adds all holders of a grant, or none. Their contenders tell `asked`, which is everything that is granted
-    /// together. If a dead holder of the same workload is given, one of the new holders replaces it, provided that it
-    /// is still dead.
-    pub(super) fn grant(&mut self, grant: Grant, asked: &Asked, swap: Option<(&SessionId, Op)>) {
+    /// together.
+    pub(super) fn grant(&mut self, grant: Grant, asked: &Asked, regrant: Option<Regrant<'_>>) {
+        let index = regrant.as_ref().map(|regrant| regrant.index);
+        let swap = regrant.and_then(|regrant| regrant.swap);
         let slots = grant.sessions.len();
         let operations = match self.draft {
             Draft::Semaphore(_) => slots + usize::from(swap.is_some()),
@@ -282,7 +297,8 @@ impl<'a> Composer<'a> {
             self.checks.push(check);
         }
         for (ordinal, session) in &grant.sessions {
-            let value = self.body_of(&grant.workload, *ordinal, asked.clone(), None);
+            let index = index.unwrap_or_else(|| self.next_index(session));
+            let value = self.body_of_holder(&grant.workload, *ordinal, asked.clone(), index);
             match &mut self.draft {
                 Draft::Semaphore(semaphore) => {
                     semaphore.add(session.clone());
@@ -316,8 +332,8 @@ impl<'a> Composer<'a> {
             let index = known.map_or(0, |contender| contender.modify_index);
             let key = self.reading.key_of(session);
             self.checks.push(Op::unchanged(key, index));
-            let value = self.body_of(&workload.into(), 0, asked, Some(claim));
-            self.lock_contender(session, value);
+            let body = self.body(&workload.into(), 0, asked, Some(claim));
+            self.lock_contender(session, serde_json::to_vec(&body).unwrap_or_default());
             if self.observed.unused.contains(session) {
                 self.transaction.joins.push(session.clone());
             } else {
@@ -345,19 +361,34 @@ impl<'a> Composer<'a> {
         none && draft && !self.cut_short
     }
 
-    /// Returns the encoded body of a session's key, which tells people who look at Consul who holds or waits.
-    fn body_of(
+    /// Returns the index of the slot that a session is granted. A session that held a slot before may have its index
+    /// again. The slots of a rate have none, because their number says nothing about what runs.
+    fn next_index(&mut self, session: &SessionId) -> Option<u32> {
+        if self.observed.settings.is_rate() {
+            return None;
+        }
+        self.indices.free(session);
+        Some(self.indices.take())
+    }
+
+    /// Returns the encoded body of the key of a session that is granted the slot with this index.
+    fn body_of_holder(
         &self,
         workload: &Target,
         ordinal: u32,
         request: Asked,
-        waiting: Option<Claim>,
+        index: Option<u32>,
     ) -> Vec<u8> {
-        let body = self.body(workload, ordinal, request, waiting);
+        let names = &self.observed.settings.slot_names;
+        let body = ContenderBody {
+            slot_index: index,
+            slot_name: index.and_then(|index| names.get(count(index)).cloned()),
+            ..self.body(workload, ordinal, request, None)
+        };
         serde_json::to_vec(&body).unwrap_or_default()
     }
 
-    /// Returns the body of a session's key as data.
+    /// Returns the body of a session's key, which tells people who look at Consul who holds or waits.
     pub(super) fn body(
         &self,
         workload: &Target,
@@ -440,6 +471,22 @@ impl<'a> Composer<'a> {
         operations.extend(deletes);
         (!transaction.operations.is_empty()).then_some(transaction)
     }
+}
+
+/// Returns the indices of the slots before anything is granted. What runs keeps its index, although its contender may be
+/// gone, so nobody else gets it.
+fn indices<'a>(observed: &Observed<'a>) -> IndexDraft<'a> {
+    let mut indices = observed.memory.indices.draft();
+    let lock_key = observed.settings.prefix.lock_key();
+    for workload in observed.bound {
+        if matches!(workload.phase, Phase::Running | Phase::Stopping) {
+            let granted = workload.granted.iter().flat_map(|granted| &granted.slots);
+            let here = granted.filter(|slot| *slot.lock_key == *lock_key);
+            here.filter_map(|slot| slot.index)
+                .for_each(|index| indices.reserve(index));
+        }
+    }
+    indices
 }
 
 fn count(slots: u32) -> usize {

@@ -25,15 +25,14 @@ use super::{
     identity::{ContenderBody, Identity},
     limit::{Agreement, Defence, agree},
     lock::{Lock, Unreadable},
-    mutex::MutexMemory,
+    memory::Memory,
     plan::{
         Enough, GiveBack, Grant, HeldSlot, Part, Plan, Release, Rename, SessionRequest, Stance,
         Start, Waits,
     },
     rate::Starts,
-    reading::{Deaths, Reading},
+    reading::Reading,
     settings::Settings,
-    turns::Turns,
     windows::Opening,
     workload::{Phase, SlotId, Uid, Workload},
 };
@@ -65,18 +64,14 @@ pub struct Observed<'a> {
     pub fenced: bool,
     /// Prefix as Consul shows it; `None` while Consul can't be read.
     pub reading: Option<&'a Reading>,
-    /// Times at which dead holders were first seen dead.
-    pub deaths: &'a Deaths,
+    /// What single readings do not show.
+    pub memory: &'a Memory,
     /// Times at which the slots that cool down become free.
     pub cooldowns: &'a Cooldowns,
     /// Slots of a rate, with the times at which they become free.
     pub starts: &'a Starts,
     /// Sessions of workloads that wait for a rate, if the sessions may end before a slot granted now does.
     pub brief: &'a BTreeSet<SessionId>,
-    /// State of a mutex that is remembered between passes.
-    pub mutex: &'a MutexMemory,
-    /// Turns of the waiting contenders.
-    pub turns: &'a Turns,
     /// Evidence that the slots of running workloads are held, including those of steady workloads.
     pub evidence: &'a Evidence,
     /// Live contenders of this semaphore that are ours, except those of steady workloads: leaving them out does not
@@ -316,7 +311,11 @@ impl<'a> Pass<'a> {
             let asked = self.slots_for(workload);
             let slot = |ours: &&OwnContender| {
                 let contender = self.reading.contender(&ours.session)?;
-                Some(HeldSlot::new(ours.session.clone(), contender))
+                Some(HeldSlot::new(
+                    ours.session.clone(),
+                    contender,
+                    &contender.value,
+                ))
             };
             let slots: Vec<HeldSlot> = held.iter().filter_map(slot).collect();
             let mut give_backs = self.plan.give_backs.iter();
@@ -438,6 +437,7 @@ impl<'a> Pass<'a> {
         for (session, check) in dead {
             let since = self
                 .observed
+                .memory
                 .deaths
                 .since(&session)
                 .unwrap_or(self.observed.now);

@@ -54,9 +54,6 @@ use std::{
     time::Duration,
 };
 
-#[cfg(test)]
-pub(crate) use self::knowledge::Memory;
-
 use self::{
     agenda::{Agenda, DueWork},
     joint::{Joint, JointShare, JointStep, LastPass, LastPasses, QueueReport},

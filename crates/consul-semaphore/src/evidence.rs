@@ -897,6 +897,7 @@ mod tests {
         let slot = |session: &str| crate::GrantedSlot {
             lock_key: key.into(),
             session: session.into(),
+            index: None,
         };
         let mut workload = samples::workload("a", Phase::Running, Some("mine"), Some("mine"));
         workload.granted = Some(crate::Granted {

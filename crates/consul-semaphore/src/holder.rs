@@ -322,6 +322,8 @@ impl Holder {
             .map(|(key, session)| GrantedSlot {
                 lock_key: lock_key_of(key).into(),
                 session: session.id.clone(),
+                // The slots are given back, and never granted again.
+                index: None,
             });
         let granted = Granted {
             slots: slots.collect(),

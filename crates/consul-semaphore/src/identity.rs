@@ -310,6 +310,13 @@ pub struct ContenderBody {
     /// The number of the slot among the slots that the workload has at this lock key; left out for the first.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub ordinal: u32,
+    /// The number of the slot among all slots of the semaphore, from 0, which no other holder has meanwhile. It is left
+    /// out while the contender waits, for a slot of a rate, and by programs that number nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slot_index: Option<u32>,
+    /// The name that the `ConsulSemaphore` gives to this slot index; left out if there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slot_name: Option<String>,
     /// All slots that the workload asked for together with this one; left out if that was this slot alone.
     #[serde(default, skip_serializing_if = "Asked::is_one")]
     pub request: Asked,
@@ -416,6 +423,12 @@ impl ContenderBody {
         claimed.min(MOST_SLOTS)
     }
 
+    /// Returns the name of the slot in a form that is safe to show, whoever has written it.
+    pub fn shown_slot_name(&self) -> Option<String> {
+        let name = self.slot_name.as_ref()?;
+        Some(one_line(name, LONGEST_NAME))
+    }
+
     /// Returns the body for a workload that was granted a slot at this time.
     pub fn new(
         cluster: &Cluster,
@@ -433,6 +446,8 @@ impl ContenderBody {
             semaphore: identity.semaphore.to_string(),
             time,
             ordinal: identity.ordinal,
+            slot_index: None,
+            slot_name: None,
             request: Asked::default(),
             endless,
             cooldown: 0,
@@ -629,6 +644,8 @@ mod tests {
                 semaphore: String::new(),
                 time: jiff::Timestamp::UNIX_EPOCH,
                 ordinal: 0,
+                slot_index: None,
+                slot_name: None,
                 request: Asked::default(),
                 endless: false,
                 cooldown: 0,

@@ -108,6 +108,7 @@ pub mod key;
 pub mod last_proof;
 pub mod limit;
 pub mod lock;
+pub mod memory;
 #[cfg(test)]
 mod model;
 pub mod mutex;
@@ -121,6 +122,7 @@ mod samples;
 pub mod seconds;
 pub mod sequencer;
 pub mod settings;
+pub mod slot_index;
 pub mod turns;
 pub mod usage;
 mod verbatim;
@@ -159,6 +161,7 @@ pub use {
     last_proof::{LastProof, LastProofs, Proved},
     limit::{Agreement, Defence},
     lock::Lock,
+    memory::Memory,
     mutex::MutexMemory,
     plan::Plan,
     policy::{

@@ -56,6 +56,9 @@ impl Target {
     }
 }
 
+/// The longest name of a slot, in bytes. A longer one that somebody has written into a contender is left out.
+const LONGEST_SLOT_NAME: usize = 63;
+
 /// A slot that Consul says is held. The key, the index and the session of a slot are a sequencer
 /// (<https://developer.hashicorp.com/consul/docs/dynamic-app-config/sessions>), with which a client checks that it
 /// still has the lock that it was given.
@@ -68,15 +71,24 @@ pub struct HeldSlot {
     session: SessionId,
     lock_index: u64,
     fencing_token: u64,
+    index: Option<u32>,
+    name: Option<String>,
 }
 
 impl HeldSlot {
-    pub(super) fn new(session: SessionId, contender: &Entry) -> Self {
+    /// Returns the slot of a session, given Consul's entry for its contender key and the value of that key, which
+    /// Consul's answer to a write leaves out.
+    pub(super) fn new(session: SessionId, contender: &Entry, value: &[u8]) -> Self {
+        let body = ContenderBody::read(value);
+        let (index, name) = body.map_or((None, None), |body| (body.slot_index, body.slot_name));
+        let name = name.filter(|name| name.len() <= LONGEST_SLOT_NAME);
         Self {
             key: contender.key.clone(),
             session,
             lock_index: contender.lock_index,
             fencing_token: contender.modify_index,
+            index,
+            name,
         }
     }
 
@@ -98,6 +110,16 @@ impl HeldSlot {
     /// The raft index of the grant: a later grant has a greater one.
     pub fn fencing_token(&self) -> u64 {
         self.fencing_token
+    }
+
+    /// The number of the slot among all slots of its semaphore, from 0: see [`ContenderBody::slot_index`].
+    pub fn index(&self) -> Option<u32> {
+        self.index
+    }
+
+    /// The name that the `ConsulSemaphore` gives to this index.
+    pub fn name(&self) -> Option<&str> {
+        self.name.as_deref()
     }
 }
 
@@ -135,6 +157,7 @@ impl Start {
         let slots = self.slots().map(|slot| GrantedSlot {
             lock_key: lock_key_of(slot.key()).into(),
             session: slot.session.clone(),
+            index: slot.index,
         });
         Granted {
             slots: slots.collect(),
@@ -558,7 +581,14 @@ impl Transaction {
         let slot = |session: &SessionId| {
             let mut written = answer.iter().rev();
             let locked = written.find(|entry| entry.session.as_ref() == Some(session))?;
-            Some(HeldSlot::new(session.clone(), locked))
+            let mut operations = self.operations.iter().rev();
+            let value = operations.find_map(|operation| match operation {
+                Op::Lock {
+                    session: by, value, ..
+                } if by == session => Some(value),
+                _ => None,
+            })?;
+            Some(HeldSlot::new(session.clone(), locked, value))
         };
         self.grants.iter().filter_map(move |grant| {
             let slots: Option<Vec<HeldSlot>> = grant.sessions.values().map(slot).collect();

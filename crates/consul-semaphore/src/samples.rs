@@ -6,7 +6,7 @@ use super::{
     LimitPolicy, Mode, OnSlotLost,
     fate::OwnContender,
     holder::{self, Request, SessionSettings},
-    identity::{Cluster, Identity},
+    identity::{Cluster, ContenderBody, Identity},
     lock::SEMAPHORE_FLAGS,
     settings::{Restrictions, Settings, WaitSettings},
     turns::WINDOW,
@@ -121,6 +121,7 @@ pub(super) fn settings(limit: u32) -> Settings {
         mode: Mode::Semaphore,
         period: None,
         limit,
+        slot_names: Vec::new(),
         restrictions: Restrictions::default(),
         policy: LimitPolicy::Refuse,
         paused: false,
@@ -134,4 +135,10 @@ pub(super) fn settings(limit: u32) -> Settings {
         transient: false,
         wait: WaitSettings::default(),
     }
+}
+
+/// The body of the contender of a holder with this session.
+pub(super) fn contender_body(session: &str) -> ContenderBody {
+    let identity = ours(session, None).identity;
+    ContenderBody::new(&settings(1).cluster, &identity, time(0), false)
 }

@@ -6,7 +6,7 @@ use crate::plan::{HeldSlot, Start};
 use consul_client::SessionId;
 
 /// A slot as the programs that run in it know it: Consul's sequencer
-/// (<https://developer.hashicorp.com/consul/docs/dynamic-app-config/sessions>) and the fencing token. A workload with
+/// (<https://developer.hashicorp.com/consul/docs/dynamic-app-config/sessions>) the fencing token, and the index of the slot. A workload with
 /// several slots gets a JSON list of sequencers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -19,6 +19,13 @@ pub struct Sequencer {
     pub lock_index: u64,
     /// The raft index of the grant, as a fencing token.
     pub fencing_token: u64,
+    /// The number of the slot among all slots of its semaphore, from 0, which no other holder has meanwhile; left out
+    /// for a slot of a rate.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slot_index: Option<u32>,
+    /// The name that the `ConsulSemaphore` gives to this slot index, if it gives one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slot_name: Option<String>,
 }
 
 impl From<&HeldSlot> for Sequencer {
@@ -28,6 +35,8 @@ impl From<&HeldSlot> for Sequencer {
             session: slot.session().clone(),
             lock_index: slot.lock_index(),
             fencing_token: slot.fencing_token(),
+            slot_index: slot.index(),
+            slot_name: slot.name().map(str::to_owned),
         }
     }
 }

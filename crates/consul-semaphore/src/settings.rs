@@ -90,6 +90,8 @@ pub struct Settings {
     pub period: Option<Duration>,
     /// The number of slots that may be held at once.
     pub limit: u32,
+    /// The names of the slots, by index.
+    pub slot_names: Vec<String>,
     /// The times at which slots are granted, and the priorities that they are granted to.
     pub restrictions: Restrictions,
     /// The policy for another limit in Consul.

@@ -123,6 +123,13 @@ pub struct UsageHolder {
     /// The fencing token of the grant, if it can still be seen.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fencing_token: Option<u64>,
+    /// The number of the slot among all slots of the semaphore, from 0; `None` for a holder that numbers nothing, and
+    /// for a slot of a rate.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slot_index: Option<u32>,
+    /// The name that the holder was granted with this index.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slot_name: Option<String>,
     /// Whether the session has ended, or no longer locks its contender.
     pub dead: bool,
     /// The time until which the slot stays held although its work is done.
@@ -282,6 +289,8 @@ impl UsageHolder {
         Self {
             contender: UsageContender::of(session, said, names),
             fencing_token: granted.and(entry).map(|entry| entry.modify_index),
+            slot_index: said.and_then(|body| body.slot_index),
+            slot_name: said.and_then(ContenderBody::shown_slot_name),
             dead: entry.is_none(),
             cools_until: said.and_then(|body| body.cools_until),
             never_expires: said.is_some_and(|body| body.endless),

@@ -151,15 +151,18 @@ pub struct GrantedSlot {
     pub lock_key: Arc<str>,
     /// The session that held the slot.
     pub session: SessionId,
+    /// The number of the slot among all slots of the semaphore, if the grant says it.
+    pub index: Option<u32>,
 }
 
 impl Granted {
     /// Creates a grant of one slot from the key in its sequencer: the session locked a contender key, and the lock
-    /// key is beside it.
+    /// key is beside it. The slot has no index.
     pub fn by(key: &str, session: &str) -> Self {
         let slot = GrantedSlot {
             lock_key: lock_key_of(key).into(),
             session: session.into(),
+            index: None,
         };
         Self { slots: vec![slot] }
     }
@@ -459,6 +462,13 @@ impl Workload {
         let slots = self.slots();
         let here = slots.filter(move |(slot, _)| *slot.lock_key == *lock_key);
         here.map(|(slot, reported)| reported.into_iter().chain([&slot.session]))
+    }
+
+    /// Returns the index that the grant says for the slot with this ordinal at a lock key.
+    pub fn slot_index(&self, lock_key: &str, ordinal: u32) -> Option<u32> {
+        let granted = self.granted.as_ref()?.slots.iter();
+        let mut here = granted.filter(|slot| *slot.lock_key == *lock_key);
+        here.nth(usize::try_from(ordinal).ok()?)?.index
     }
 
     /// Returns the sessions that the annotation must name when `held` has the sessions that hold the workload's slots

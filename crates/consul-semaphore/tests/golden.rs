@@ -19,9 +19,8 @@ use std::{
 use consul_client::{Entry, Listing, Op, SessionId, clock::Moment, id::IdSet};
 use consul_semaphore::{
     Cluster, ContenderBody, Cooldowns, Defence, Evidence, Excluded, Identity, LimitPolicy, Lock,
-    Mode, MutexMemory, Observed, OnContention, OnSlotLost, OwnContender, Phase, Reading,
-    Restrictions, Settings, SlotId, SlotRequest, Starts, Turns, Workload, decide, plan::Target,
-    reading::Deaths,
+    Memory, Mode, Observed, OnContention, OnSlotLost, OwnContender, Phase, Reading, Restrictions,
+    Settings, SlotId, SlotRequest, Starts, Workload, decide, plan::Target,
 };
 
 /// The session that our waits and grants are made with.
@@ -31,16 +30,16 @@ const OURS: &str = "4f5b0d1e-6a3c-4d88-9f0e-2b7c1a90d3e5";
 const THEIRS: &str = "c2a9e6f4-0b1d-4e37-8a55-91d3f7b6c024";
 
 /// A contender of a Job that was granted a slot.
-const HOLDS: &str = r#"{"cluster":"prod-eu","clusterId":"7d0d3b5c-3c4f-4a5b-9f58-1c1f2f0c1a11","kind":"Job","namespace":"batch","name":"migrate-42","uid":"0b9d7c52-9c1f-4a70-8c7e-5d2f6e1a3b48","semaphore":"db","time":"2026-03-01T12:00:00.25Z"}"#;
+const HOLDS: &str = r#"{"cluster":"prod-eu","clusterId":"7d0d3b5c-3c4f-4a5b-9f58-1c1f2f0c1a11","kind":"Job","namespace":"batch","name":"migrate-42","uid":"0b9d7c52-9c1f-4a70-8c7e-5d2f6e1a3b48","semaphore":"db","time":"2026-03-01T12:00:00.25Z","slotIndex":0}"#;
 
 /// The same, of a semaphore with a cooldown.
-const HOLDS_AND_WILL_COOL: &str = r#"{"cluster":"prod-eu","clusterId":"7d0d3b5c-3c4f-4a5b-9f58-1c1f2f0c1a11","kind":"Job","namespace":"batch","name":"migrate-42","uid":"0b9d7c52-9c1f-4a70-8c7e-5d2f6e1a3b48","semaphore":"db","time":"2026-03-01T12:00:00.25Z","cooldown":60}"#;
+const HOLDS_AND_WILL_COOL: &str = r#"{"cluster":"prod-eu","clusterId":"7d0d3b5c-3c4f-4a5b-9f58-1c1f2f0c1a11","kind":"Job","namespace":"batch","name":"migrate-42","uid":"0b9d7c52-9c1f-4a70-8c7e-5d2f6e1a3b48","semaphore":"db","time":"2026-03-01T12:00:00.25Z","slotIndex":0,"cooldown":60}"#;
 
 /// The same, when the Job is done.
-const COOLS: &str = r#"{"cluster":"prod-eu","clusterId":"7d0d3b5c-3c4f-4a5b-9f58-1c1f2f0c1a11","kind":"Job","namespace":"batch","name":"migrate-42","uid":"0b9d7c52-9c1f-4a70-8c7e-5d2f6e1a3b48","semaphore":"db","time":"2026-03-01T12:00:00.25Z","cooldown":60,"coolsUntil":"2026-03-01T12:01:00.25Z"}"#;
+const COOLS: &str = r#"{"cluster":"prod-eu","clusterId":"7d0d3b5c-3c4f-4a5b-9f58-1c1f2f0c1a11","kind":"Job","namespace":"batch","name":"migrate-42","uid":"0b9d7c52-9c1f-4a70-8c7e-5d2f6e1a3b48","semaphore":"db","time":"2026-03-01T12:00:00.25Z","slotIndex":0,"cooldown":60,"coolsUntil":"2026-03-01T12:01:00.25Z"}"#;
 
 /// A contender of a Job whose session never expires.
-const HOLDS_FOR_EVER: &str = r#"{"cluster":"prod-eu","clusterId":"7d0d3b5c-3c4f-4a5b-9f58-1c1f2f0c1a11","kind":"Job","namespace":"batch","name":"migrate-42","uid":"0b9d7c52-9c1f-4a70-8c7e-5d2f6e1a3b48","semaphore":"db","time":"2026-03-01T12:00:00.25Z","endless":true}"#;
+const HOLDS_FOR_EVER: &str = r#"{"cluster":"prod-eu","clusterId":"7d0d3b5c-3c4f-4a5b-9f58-1c1f2f0c1a11","kind":"Job","namespace":"batch","name":"migrate-42","uid":"0b9d7c52-9c1f-4a70-8c7e-5d2f6e1a3b48","semaphore":"db","time":"2026-03-01T12:00:00.25Z","slotIndex":0,"endless":true}"#;
 
 /// A contender of a Job that waits.
 const WAITS: &str = r#"{"cluster":"prod-eu","clusterId":"7d0d3b5c-3c4f-4a5b-9f58-1c1f2f0c1a11","kind":"Job","namespace":"batch","name":"migrate-42","uid":"0b9d7c52-9c1f-4a70-8c7e-5d2f6e1a3b48","semaphore":"db","time":"2026-03-01T12:00:00.25Z","waiting":{"priority":5,"since":"2026-03-01T11:59:00Z"}}"#;
@@ -149,12 +148,10 @@ impl Facts {
             defence: Defence::default(),
             fenced: true,
             reading: Some(&reading),
-            deaths: &Deaths::default(),
+            memory: &Memory::default(),
             cooldowns: &cooldowns,
             starts: &Starts::default(),
             brief: &BTreeSet::new(),
-            mutex: &MutexMemory::default(),
-            turns: &Turns::default(),
             evidence: &Evidence::default(),
             ours: &self.ours,
             bound: &[],
@@ -233,6 +230,7 @@ fn settings() -> Settings {
         mode: Mode::Semaphore,
         period: None,
         limit: 2,
+        slot_names: Vec::new(),
         restrictions: Restrictions::default(),
         policy: LimitPolicy::Refuse,
         paused: false,
@@ -322,6 +320,9 @@ fn the_contender_of_a_job() {
         (false, 0, None)
     );
     assert_eq!(body.place(), None, "it does not wait");
+    assert_eq!((body.slot_index, body.slot_name), (Some(0), None));
+    let before = HOLDS.replace(r#","slotIndex":0"#, "");
+    assert_eq!(read(&before).slot_index, None, "of an earlier build");
 }
 
 /// Only the path has the key: the body is that of any Job, for readers that do not know about keys.

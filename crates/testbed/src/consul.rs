@@ -316,7 +316,18 @@ impl Consul {
     }
 
     async fn try_kv(&self, key: &str, index: u64) -> Result<(Option<Entry>, u64)> {
-        let mut request = self.request(Method::GET, &format!("kv/{key}"));
+        let (entries, index) = self.try_read(&format!("kv/{key}"), index).await?;
+        Ok((entries.into_iter().next(), index))
+    }
+
+    /// Reads all keys below a prefix, if `index` is not 0 after a change since then. Also returns the index of the
+    /// answer.
+    pub(crate) async fn try_below(&self, prefix: &str, index: u64) -> Result<(Vec<Entry>, u64)> {
+        self.try_read(&format!("kv/{prefix}/?recurse"), index).await
+    }
+
+    async fn try_read(&self, path: &str, index: u64) -> Result<(Vec<Entry>, u64)> {
+        let mut request = self.request(Method::GET, path);
         if index > 0 {
             request = request.query(&[
                 ("index", index.to_string()),
@@ -330,10 +341,11 @@ impl Consul {
             .and_then(|index| index.to_str().ok()?.parse().ok())
             .context("an answer without X-Consul-Index")?;
         if answer.status() == StatusCode::NOT_FOUND {
-            return Ok((None, index));
+            return Ok((Vec::new(), index));
         }
-        let entries: Value = refused(answer).await?.json().await?;
-        Ok((Some(Entry::parse(&entries[0])?), index))
+        let entries: Vec<Value> = refused(answer).await?.json().await?;
+        let entries: Result<_> = entries.iter().map(Entry::parse).collect();
+        Ok((entries?, index))
     }
 
     /// Like [`Self::list`], for programs other than tests.

@@ -12,10 +12,11 @@ use anyhow::{Context as _, Result};
 use futures::{StreamExt as _, TryStreamExt as _};
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, Client, ResourceExt as _, api::DynamicObject, runtime::watcher};
+use serde_json::Value;
 use tokio::task::JoinHandle;
 
 use crate::{
-    consul::Consul,
+    consul::{Consul, Entry},
     job::{SEMAPHORE_LABEL, WORKLOAD_LABEL},
     semaphore::{self, prefix_of},
     wait,
@@ -39,13 +40,15 @@ pub struct Seen {
     pub peak_jobs: usize,
     /// All Jobs that ever had pods.
     pub all_jobs: BTreeSet<String>,
+    /// The slot indices that two live holders had at once, each with their sessions.
+    pub shared_indices: Vec<String>,
 }
 
-/// Watches a semaphore until it is dropped.
+/// Watches a semaphore until it is dropped. If two holders had the same slot index at once, the drop panics.
 #[derive(Debug)]
 pub struct LimitWatch {
     state: Arc<Mutex<State>>,
-    tasks: [JoinHandle<()>; 2],
+    tasks: [JoinHandle<()>; 3],
 }
 
 #[derive(Debug, Default)]
@@ -110,6 +113,11 @@ impl LimitWatch {
                 prefix.to_owned(),
                 state.clone(),
             )),
+            tokio::spawn(follow_indices(
+                consul.clone(),
+                prefix.to_owned(),
+                state.clone(),
+            )),
         ];
         let this = Self { state, tasks };
         wait::until(
@@ -153,6 +161,11 @@ impl Drop for LimitWatch {
         for task in &self.tasks {
             task.abort();
         }
+        let shared = std::mem::take(&mut self.state.lock().seen.shared_indices);
+        assert!(
+            shared.is_empty() || std::thread::panicking(),
+            "two holders at once have the same slot index: {shared:?}"
+        );
     }
 }
 
@@ -177,6 +190,44 @@ async fn follow_lock(consul: Consul, prefix: String, state: Arc<Mutex<State>>) {
             }
         }
     }
+}
+
+/// A prefix of more keys than this is read only now and then, because each reading has all of them.
+const MANY: usize = 300;
+
+/// Reads the whole prefix, because only one answer of Consul shows all contenders at the same moment.
+async fn follow_indices(consul: Consul, prefix: String, state: Arc<Mutex<State>>) {
+    let mut index = 0;
+    loop {
+        let Ok((entries, at)) = consul.try_below(&prefix, index).await else {
+            index = 0;
+            tokio::time::sleep(PAUSE).await;
+            continue;
+        };
+        index = if at < index { 0 } else { at };
+        let shared = shared_indices(&entries);
+        state.lock().seen.shared_indices.extend(shared);
+        if entries.len() > MANY {
+            tokio::time::sleep(10 * PAUSE).await;
+        }
+    }
+}
+
+/// Returns the slot indices that two of the contenders tell, each with their sessions.
+fn shared_indices(entries: &[Entry]) -> Vec<String> {
+    let mut seen: HashMap<u64, &str> = HashMap::new();
+    let live = entries
+        .iter()
+        .filter_map(|entry| Some((entry, entry.session.as_deref()?)));
+    let told = live.filter_map(|(entry, session)| {
+        let body: Value = serde_json::from_slice(&entry.value).ok()?;
+        Some((body.get("slotIndex")?.as_u64()?, session))
+    });
+    told.filter_map(|(index, session)| {
+        let other = seen.insert(index, session)?;
+        Some(format!("{index}: {other} and {session}"))
+    })
+    .collect()
 }
 
 /// After an error all pods are listed again, which says that the watch goes on.

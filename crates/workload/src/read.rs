@@ -127,8 +127,8 @@ mod longest {
     pub(super) const TIME: usize = 64;
     /// The reason of a condition.
     pub(super) const REASON: usize = 64;
-    /// All slots as JSON: two texts for each, two numbers, and the names.
-    pub(super) const SLOTS: usize = MOST_SLOTS as usize * (CONTENDER + SESSION + 128);
+    /// All slots as JSON: three texts for each, three numbers, and the names of the fields.
+    pub(super) const SLOTS: usize = MOST_SLOTS as usize * (CONTENDER + SESSION + 256);
 }
 
 /// Returns the text if it has at most this many bytes.
@@ -177,7 +177,12 @@ pub(crate) fn granted_to(uid: &str, grant: &BTreeMap<String, String>) -> Option<
     }
     let key = bounded(grant.get(annotations::LOCK_KEY)?, longest::CONTENDER)?;
     let session = bounded(grant.get(annotations::SESSION)?, longest::SESSION)?;
-    Some(Granted::by(key, session))
+    let mut granted = Granted::by(key, session);
+    let index = grant.get(annotations::SLOT_INDEX);
+    if let Some(slot) = granted.slots.first_mut() {
+        slot.index = index.and_then(|index| index.parse().ok());
+    }
+    Some(granted)
 }
 
 /// Returns the `CronJob` that made a workload, or the object of a similar kind, such as a `CronWorkflow`.

@@ -185,6 +185,12 @@ pub(crate) fn sequencers(start: &Start) -> Map<String, Value> {
     add(a::LOCK_INDEX, start.slot.lock_index().to_string());
     add(a::FENCING_TOKEN, start.slot.fencing_token().to_string());
     add(a::GRANTED_TO, start.workload.uid.to_string());
+    if let Some(index) = start.slot.index() {
+        add(a::SLOT_INDEX, index.to_string());
+    }
+    if let Some(name) = start.slot.name() {
+        add(a::SLOT_NAME, name.to_owned());
+    }
     if !start.others.is_empty() {
         add(a::SLOTS, slots::written(start));
     }
@@ -198,6 +204,8 @@ pub(crate) fn no_sequencers() -> Value {
         (a::SESSION): null,
         (a::LOCK_INDEX): null,
         (a::FENCING_TOKEN): null,
+        (a::SLOT_INDEX): null,
+        (a::SLOT_NAME): null,
         (a::SLOTS): null,
         (a::GRANTED_TO): null,
     })

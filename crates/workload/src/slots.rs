@@ -18,6 +18,7 @@ pub(crate) fn read(text: &str, is_real: impl Fn(&str, &str) -> bool) -> Option<G
         is_real(&slot.lock_key, slot.session.as_str()).then(|| GrantedSlot {
             lock_key: Arc::from(lock_key_of(&slot.lock_key)),
             session: slot.session,
+            index: slot.slot_index,
         })
     });
     let slots: Vec<GrantedSlot> = granted.collect::<Option<_>>()?;

@@ -64,6 +64,7 @@ pub(crate) fn settings_of(
         mode: semaphore.spec.mode.stored(),
         period,
         limit: u32::try_from(semaphore.spec.limit).unwrap_or(1),
+        slot_names: semaphore.spec.slot_names.clone(),
         restrictions: semaphore.restrictions(consul_client::clock::time()),
         policy: semaphore.spec.limit_policy,
         paused: semaphore.spec.paused,

@@ -85,6 +85,8 @@ impl ShownReading {
                 session: session.to_string(),
                 key: reference.key.as_ref().map(ToString::to_string),
                 holder: said.or(name).unwrap_or_default(),
+                slot_index: body.as_ref().and_then(|body| body.slot_index),
+                slot_name: body.as_ref().and_then(ContenderBody::shown_slot_name),
                 never_expires: body.as_ref().is_some_and(|body| body.endless),
                 cools_until: cools_until.and_then(whole_seconds).map(Time),
                 since: since.and_then(whole_seconds).map(Time),

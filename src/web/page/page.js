@@ -251,7 +251,7 @@ function holdersOf(card) {
     const place = holder.place && PLACES[holder.kind] ? `${PLACES[holder.kind]} ${holder.place}` : "";
     const name = holder.name ?? holder.session;
     const cell = element("th", { scope: "row" }, element("div", {}, name),
-      small(holder.workload ?? KINDS[holder.kind], place, holder.key && `key ${holder.key}`, holder.neverExpires && "its session never expires"));
+      small(holder.workload ?? KINDS[holder.kind], place, holder.key && `key ${holder.key}`, holder.slotName && `slot ${holder.slotName}`, holder.neverExpires && "its session never expires"));
     if (holder.coolsUntil !== undefined) {
       cell.append(element("small", {}, `done, cools until ${new Date(holder.coolsUntil * 1000).toLocaleTimeString()}`));
     }

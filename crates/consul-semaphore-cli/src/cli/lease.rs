@@ -21,9 +21,9 @@ use crate::lease::{AcquireSettings, SlotFormat};
 /// What is printed, and the meaning of the exit code.
 pub(super) const ACQUIRE_HELP: &str = "\
 It prints CONSUL_SEMAPHORE_SESSION, CONSUL_SEMAPHORE_LOCK_KEY,
-CONSUL_SEMAPHORE_LOCK_INDEX and CONSUL_SEMAPHORE_FENCING_TOKEN, and for several slots
-also CONSUL_SEMAPHORE_SLOTS. `held`, `renew` and `release` read these variables from
-the environment.
+CONSUL_SEMAPHORE_LOCK_INDEX, CONSUL_SEMAPHORE_FENCING_TOKEN and
+CONSUL_SEMAPHORE_SLOT_INDEX, and for several slots also CONSUL_SEMAPHORE_SLOTS.
+`held`, `renew` and `release` read these variables from the environment.
 
 Exit code: 0, or one of these, which mean the same as for `exec`:
    69  Consul can't be reached, has no leader, is overloaded or fails: with --try,

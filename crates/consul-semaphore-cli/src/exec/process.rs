@@ -259,9 +259,9 @@ impl CommandProcess {
     }
 }
 
-/// Returns the environment variables that name the first slot to a command, and all slots if there are several. The
-/// variable for all slots is removed otherwise, so that the command does not see the slots of an `exec` around this
-/// one.
+/// Returns the environment variables that name the first slot to a command, and all slots if there are several. A
+/// variable that this slot has no value for is removed, so that the command does not see the slots of an `exec` around
+/// this one.
 pub(crate) fn variables(slots: &plan::Start) -> Variables {
     let slot = &slots.slot;
     let several = !slots.others.is_empty();
@@ -274,11 +274,16 @@ pub(crate) fn variables(slots: &plan::Start) -> Variables {
             slot.fencing_token().to_string(),
         ),
     ]
-    .map(|(name, value)| (name.to_owned(), Some(value)));
+    .map(|(name, value)| (name, Some(value)));
+    let index = slot.index().map(|index| index.to_string());
     let all = several.then(|| Sequencer::list(slots));
-    first
-        .into_iter()
-        .chain([(SLOTS_VARIABLE.to_owned(), all)])
+    let others = [
+        ("CONSUL_SEMAPHORE_SLOT_INDEX", index),
+        (SLOTS_VARIABLE, all),
+    ];
+    let variables = first.into_iter().chain(others);
+    variables
+        .map(|(name, value)| (name.to_owned(), value))
         .collect()
 }
 

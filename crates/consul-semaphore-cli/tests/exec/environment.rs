@@ -10,14 +10,14 @@ use crate::stage::{PREFIX, Stage};
 #[tokio::test]
 async fn the_environment_says_what_the_slot_is_called_in_consul() {
     let stage = Stage::new().await;
-    let script = r#"note "$CONSUL_SEMAPHORE_LOCK_KEY $CONSUL_SEMAPHORE_SESSION $CONSUL_SEMAPHORE_LOCK_INDEX $CONSUL_SEMAPHORE_FENCING_TOKEN"; wait_for end"#;
+    let script = r#"note "$CONSUL_SEMAPHORE_LOCK_KEY $CONSUL_SEMAPHORE_SESSION $CONSUL_SEMAPHORE_LOCK_INDEX $CONSUL_SEMAPHORE_SLOT_INDEX $CONSUL_SEMAPHORE_FENCING_TOKEN"; wait_for end"#;
     let mut first = stage.exec("--name ci-7 --key customer-42", script);
     let prefix = format!("{PREFIX}/customer-42");
     testbed::eventually("it runs", async || stage.journal().pop()).await;
     let contender = stage.consul.contenders(&prefix).await.remove(0);
     let session = contender.session.clone().unwrap();
     let expected = format!(
-        "{} {session} {} {}",
+        "{} {session} {} 0 {}",
         contender.key, contender.lock_index, contender.modify_index
     );
     assert_eq!(stage.journal(), [expected]);

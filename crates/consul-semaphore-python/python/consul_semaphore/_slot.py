@@ -35,6 +35,8 @@ class Sequencer(NamedTuple):
     """The key's `LockIndex` when the slot was granted."""
     fencing_token: int
     """The raft index of the grant."""
+    slot_index: Optional[int] = None
+    """The number of the slot among all slots of its semaphore, from 0, which no other holder has meanwhile."""
 
 
 class Slot:
@@ -76,6 +78,15 @@ class Slot:
         have lost their slot without noticing. With more slots than one it only orders the grants.
         """
         return self.sequencer.fencing_token
+
+    @property
+    def index(self) -> Optional[int]:
+        """The number of the slot among all slots of the semaphore: the smallest from 0 that no other holder has meanwhile.
+
+        It says which GPU, licence seat or port is this program's. Of several slots it is that of the first; the slots of
+        a rate have none.
+        """
+        return self.sequencer.slot_index
 
     @property
     def lost(self) -> bool:

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use super::{Observed, Pass, grant};
 use crate::{
     Asked, OnSlotLost,
+    compose::Regrant,
     lock::Lock,
     plan::{GiveBack, Plan, SessionRequest, Suspended},
     workload::{Phase, Workload},
@@ -149,8 +150,12 @@ impl<'a> Pass<'a> {
             let sessions = BTreeMap::from([(ordinal, session)]);
             let granted = workload.granted.as_ref();
             let asked = granted.map(Asked::granted).unwrap_or_default();
+            let regrant = Regrant {
+                index: workload.slot_index(&self.lock_key, ordinal),
+                swap,
+            };
             self.composer
-                .grant(grant(workload, sessions, false), &asked, swap);
+                .grant(grant(workload, sessions, false), &asked, Some(regrant));
         } else {
             // The slot is kept for the workload until its session is made.
             self.plan.sessions.push(SessionRequest {

@@ -7,7 +7,7 @@ impl Pass<'_> {
     /// Removes a key that a mutex left behind at the prefix of a semaphore, once Consul's lock-delay for a dead
     /// holder would be over.
     pub(super) fn make_room(&mut self, index: u64) {
-        let Some(since) = self.observed.mutex.unused_since() else {
+        let Some(since) = self.observed.memory.mutex.unused_since() else {
             return;
         };
         let due = since + self.observed.settings.lock_delay;
@@ -21,7 +21,7 @@ impl Pass<'_> {
     /// Keeps the pass from locking a mutex that is under Consul's lock-delay, and schedules a pass for the end of
     /// that delay, because the end triggers no watch.
     pub(super) fn let_rest(&mut self) {
-        let rests = self.observed.mutex.rests_until();
+        let rests = self.observed.memory.mutex.rests_until();
         if let Some(until) = rests.filter(|until| *until > self.observed.now) {
             self.composer.add_nobody();
             self.wake_at(until);
@@ -31,8 +31,9 @@ impl Pass<'_> {
     /// Leaves a mutex to clients that may be waiting for it unseen, if it is their turn.
     pub(super) fn let_others_in(&mut self) {
         let Observed {
-            mutex, settings, ..
+            memory, settings, ..
         } = self.observed;
+        let mutex = &memory.mutex;
         let unseen = settings.mode == Mode::Mutex && settings.fair.is_some();
         if !unseen || !mutex.is_others_turn() {
             return;

@@ -14,6 +14,7 @@ use consul_client::{Entry, Listing};
 
 mod cooling;
 mod given_back;
+mod indices;
 mod keeps;
 mod keyed;
 mod lock;
@@ -33,12 +34,10 @@ struct Facts {
     defence: Defence,
     fenced: bool,
     entries: Vec<Entry>,
-    deaths: Deaths,
+    memory: Memory,
     cooldowns: Cooldowns,
     starts: Starts,
     brief: BTreeSet<SessionId>,
-    mutex: MutexMemory,
-    turns: Turns,
     evidence: Evidence,
     ours: Vec<OwnContender>,
     bound: Vec<Arc<Workload>>,
@@ -67,12 +66,10 @@ impl Facts {
             defence: Defence::default(),
             fenced: true,
             entries: Vec::new(),
-            deaths: Deaths::default(),
+            memory: Memory::default(),
             cooldowns: Cooldowns::default(),
             starts: Starts::default(),
             brief: BTreeSet::new(),
-            mutex: MutexMemory::default(),
-            turns: Turns::default(),
             evidence: Evidence::default(),
             ours: Vec::new(),
             bound: Vec::new(),
@@ -197,12 +194,10 @@ impl Facts {
             defence: self.defence,
             fenced: self.fenced,
             reading,
-            deaths: &self.deaths,
+            memory: &self.memory,
             cooldowns: &self.cooldowns,
             starts: &self.starts,
             brief: &self.brief,
-            mutex: &self.mutex,
-            turns: &self.turns,
             evidence: &self.evidence,
             ours: &self.ours,
             bound: &self.bound,

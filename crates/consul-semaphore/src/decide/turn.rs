@@ -42,10 +42,11 @@ impl ForeignWaiter {
     fn new(observed: &Observed<'_>, session: &SessionId, entry: &Entry) -> Self {
         let Observed {
             settings,
-            turns,
+            memory,
             now,
             ..
         } = *observed;
+        let turns = &memory.turns;
         let known = turns.statement(session).cloned();
         let says = known.unwrap_or_else(|| Statement::of(entry));
         let claims =
@@ -169,7 +170,7 @@ impl Pass<'_> {
             return;
         }
         let mut outdated = shown.as_ref() != Some(&claim);
-        if let Some(anew) = self.observed.turns.anew(session).filter(|_| keeps) {
+        if let Some(anew) = self.observed.memory.turns.anew(session).filter(|_| keeps) {
             outdated |= anew <= self.observed.now;
             self.plan.anew = self.plan.anew.into_iter().chain([anew]).min();
         }

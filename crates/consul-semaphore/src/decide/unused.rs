@@ -43,6 +43,7 @@ impl Pass<'_> {
         }
         let rested = self
             .observed
+            .memory
             .mutex
             .unused_since()
             .map(|since| since + LEAVE_UNUSED_LOCK_FOR);

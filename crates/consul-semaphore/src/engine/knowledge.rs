@@ -12,7 +12,7 @@ use super::{
     troubles::{Troubles, note_failure},
 };
 use crate::{
-    ContenderBody, Deaths, Lock, Mode, MutexMemory, Prefix, Reading, Turns, evidence::LATE,
+    ContenderBody, Lock, Mode, Prefix, Reading, Turns, evidence::LATE, memory::Memory,
     plan::Transaction,
 };
 use consul_client::{self as consul, Entry, Listing, SessionId, clock::Moment};
@@ -56,26 +56,6 @@ pub(crate) struct Knowledge {
     pub(crate) deadline: Option<Moment>,
 }
 
-/// Data that is derived from successive readings.
-#[derive(Clone, Debug)]
-pub(crate) struct Memory {
-    /// Times at which dead holders were first seen dead.
-    pub(crate) deaths: Deaths,
-    /// State of a mutex that its key does not show.
-    pub(crate) mutex: MutexMemory,
-    /// Turns of the waiting contenders.
-    pub(crate) turns: Turns,
-}
-
-impl Memory {
-    /// Updates the data by a new reading.
-    fn observe(&mut self, reading: &Reading, now: Now) {
-        self.deaths.observe(reading, now.moment);
-        self.mutex.observe(reading, now.moment);
-        self.turns.observe(reading, now.moment, now.time);
-    }
-}
-
 /// Place of a listing in Consul's history.
 #[derive(Clone, Copy, Debug, Default)]
 struct LatestListing {
@@ -98,9 +78,8 @@ impl Knowledge {
             troubles: Troubles::default(),
             is_read_only: false,
             memory: Memory {
-                deaths: Deaths::default(),
-                mutex: MutexMemory::default(),
                 turns,
+                ..Memory::default()
             },
             conflicts: 0,
             quiet_until: None,
@@ -158,7 +137,7 @@ impl Knowledge {
             known.update(differences, sent, self.own_writes.keys());
             #[cfg(test)]
             known.check_against(&anew);
-            self.memory.observe(known, now);
+            self.memory.observe(known, now.moment, now.time);
         }
         self.reading_works();
     }
@@ -264,7 +243,7 @@ impl Knowledge {
         }
         self.outdated = None;
         let reading = Reading::new(self.prefix.clone(), self.mode, listing);
-        self.memory.observe(&reading, now);
+        self.memory.observe(&reading, now.moment, now.time);
         self.reading = Some(reading);
         self.reading_works();
     }
@@ -310,7 +289,7 @@ impl Knowledge {
             reading.write(&transaction.operations, change, answer, sent);
             #[cfg(test)]
             reading.check();
-            self.memory.observe(reading, now);
+            self.memory.observe(reading, now.moment, now.time);
         }
         if self.own_writes.len() > MOST_UNLISTED_KEYS {
             self.invalidate();

@@ -343,7 +343,7 @@ mod tests {
     }
 
     fn start() -> Write {
-        let slot = HeldSlot::new("s".into(), &entry("p/s", Some("s"), ""));
+        let slot = HeldSlot::new("s".into(), &entry("p/s", Some("s"), ""), b"");
         Write::Start(Start::new(target(), vec![slot]).unwrap())
     }
 

@@ -141,6 +141,7 @@ impl HolderSettings {
             mode: *mode,
             period: *period,
             limit: *limit,
+            slot_names: Vec::new(),
             restrictions: restrictions.clone(),
             policy: LimitPolicy::Follow,
             paused: false,

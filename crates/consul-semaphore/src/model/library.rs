@@ -16,6 +16,7 @@ use std::{
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use proptest::{collection::vec, prelude::*};
 use testbed::{Call, Fault, Proxy};
 use tokio::{
@@ -28,7 +29,7 @@ use super::{
     served::{PREFIX, Served},
 };
 use crate::{ReleaseError, Semaphore, Slot};
-use consul_client::{Client, Config};
+use consul_client::{Client, Config, SessionId};
 
 /// How long all of a story may take: beside a busy machine, too.
 const PATIENCE: Duration = Duration::from_mins(10);
@@ -311,47 +312,55 @@ proptest! {
 /// the program has read the prefix again.
 #[test]
 fn a_program_far_behind_whose_join_got_no_answer_contends_again() {
+    const BEFORE: usize = 25;
+    let story = async {
+        let served = Served::new(1);
+        let proxy = served.start().await;
+        let mut waiting = JoinSet::new();
+        let mut joins = || {
+            let semaphore = semaphore(&proxy, 1, Duration::ZERO);
+            waiting.spawn(async move { semaphore.acquire().await.unwrap() });
+        };
+        (0..BEFORE).for_each(|_| joins());
+        while served.left().1.len() < BEFORE {
+            sleep(STEP).await;
+        }
+        let ended = loses_a_join(&proxy);
+        joins();
+        let contends_again = || {
+            let ended = ended.lock();
+            let contenders = served.left().1;
+            let is_gone = ended
+                .as_ref()
+                .is_some_and(|ended| !contenders.contains(ended));
+            is_gone && contenders.len() == BEFORE + 1
+        };
+        while !contends_again() {
+            sleep(STEP).await;
+        }
+    };
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .unwrap();
-    runtime.block_on(async {
-        let served = Served::new(1);
-        let proxy = served.start().await;
-        let mut waiting = JoinSet::new();
-        let mut joins = |semaphore: Semaphore| {
-            waiting.spawn(async move { semaphore.acquire().await.unwrap() });
-        };
-        let contend = |count: usize| {
-            let served = served.clone();
-            async move {
-                while served.left().1.len() != count {
-                    sleep(STEP).await;
-                }
-            }
-        };
-        for _ in 0..25 {
-            joins(semaphore(&proxy, 1, Duration::ZERO));
+    let told = runtime.block_on(async { timeout(PATIENCE, story).await });
+    assert!(told.is_ok(), "it does not contend again");
+}
+
+/// The next transaction is carried out and not answered, and the session that is ended next is ended late. Returns that
+/// session, once there is one.
+fn loses_a_join(server: &Proxy) -> Arc<Mutex<Option<SessionId>>> {
+    let (sent, ended) = (AtomicUsize::new(0), Arc::new(Mutex::new(None)));
+    let seen = ended.clone();
+    server.faults(move |call: &Call| {
+        if call.path.ends_with("/txn") && sent.fetch_add(1, Ordering::Relaxed) == 0 {
+            return Some(Fault::AnswerLost);
         }
-        timeout(PATIENCE, contend(25)).await.unwrap();
-        let (joined, destroyed) = (AtomicUsize::new(0), Arc::new(AtomicUsize::new(0)));
-        let seen = destroyed.clone();
-        proxy.faults(move |call: &Call| {
-            if call.path.ends_with("/txn") && joined.fetch_add(1, Ordering::Relaxed) == 0 {
-                return Some(Fault::AnswerLost);
-            }
-            let destroys = call.path.contains("/session/destroy/");
-            (destroys && seen.fetch_add(1, Ordering::Relaxed) == 0)
-                .then_some(Fault::Late(Duration::from_millis(300)))
-        });
-        joins(semaphore(&proxy, 1, Duration::ZERO));
-        let ended = async {
-            while destroyed.load(Ordering::Relaxed) == 0 || served.left().2 != 25 {
-                sleep(STEP).await;
-            }
-        };
-        timeout(PATIENCE, ended).await.unwrap();
-        let again = timeout(PATIENCE, contend(26)).await;
-        assert!(again.is_ok(), "{:?}", served.left());
+        let (_, session) = call.path.split_once("/session/destroy/")?;
+        let mut seen = seen.lock();
+        let is_first = seen.is_none();
+        seen.get_or_insert_with(|| SessionId::from(session));
+        is_first.then_some(Fault::Late(Duration::from_millis(300)))
     });
+    ended
 }

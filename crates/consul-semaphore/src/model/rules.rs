@@ -1,6 +1,9 @@
 //! What must be true of every plan, given the facts that it was made from.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use crate::{
     Observed, Phase, Plan, Uid, Workload,
@@ -23,7 +26,63 @@ pub(crate) fn check_plan(observed: &Observed<'_>, plan: &Plan) {
         assert!(plan.record.is_none() || transaction.limit.is_none());
         check_removal(observed, transaction);
         check_order(observed, plan, transaction);
+        check_indices(observed, transaction);
     }
+}
+
+/// A slot that is granted to a waiting workload has an index that no other slot has: one below the limit, but for the
+/// indices of those that have lost their slot. A slot that is granted again has the index that its workload was started
+/// with.
+fn check_indices(observed: &Observed<'_>, transaction: &Transaction) {
+    let Some(reading) = observed.reading.filter(|_| !observed.settings.is_rate()) else {
+        return;
+    };
+    let Some(body) = written(transaction) else {
+        return;
+    };
+    let leaves = |session: &SessionId| {
+        let mut releases = transaction.releases.iter();
+        releases.any(|release| release.session == *session)
+    };
+    let mut indices: BTreeMap<&SessionId, u64> = BTreeMap::new();
+    let stay = reading.contenders().filter(|(session, _)| !leaves(session));
+    for (session, entry) in stay {
+        indices.extend(index_in(&entry.value).map(|index| (session, index)));
+    }
+    for operation in &transaction.operations {
+        if let Op::Lock { session, value, .. } = operation {
+            indices.extend(index_in(value).map(|index| (session, index)));
+        }
+    }
+    let robbed = indices.keys().filter(|session| !body.holds(session));
+    let bound = observed.bound.iter().flat_map(|workload| &workload.granted);
+    let bound = bound.flat_map(|granted| &granted.slots);
+    let lost = bound.filter(|slot| !body.holds(&slot.session));
+    let most = body.limit() + robbed.count() + lost.count();
+    let lock_key = observed.settings.prefix.lock_key();
+    for grant in &transaction.grants {
+        for (ordinal, session) in &grant.sessions {
+            let index = indices.get(session).copied();
+            if !grant.starts {
+                let mut bound = observed.bound.iter();
+                let workload = bound.find(|workload| workload.uid == grant.workload.uid);
+                let before = workload.and_then(|it| it.slot_index(&lock_key, *ordinal));
+                assert_eq!(index, before.map(u64::from), "{session} has another index");
+                continue;
+            }
+            let index = index.expect("a granted slot has an index");
+            let with_it = indices.values().filter(|other| **other == index).count();
+            assert_eq!(with_it, 1, "two slots have the index {index}: {indices:?}");
+            let small = usize::try_from(index).is_ok_and(|index| index < most);
+            assert!(small, "{session} has the index {index} of {most}");
+        }
+    }
+}
+
+/// The slot index that a contender's value says.
+fn index_in(value: &[u8]) -> Option<u64> {
+    let body: serde_json::Value = serde_json::from_slice(value).ok()?;
+    body.get("slotIndex")?.as_u64()
 }
 
 /// A workload is written to at most once, and not while another write to it is in flight.

@@ -65,6 +65,30 @@ impl ServedState {
         entries.filter_map(|entry| entry.session.clone()).collect()
     }
 
+    /// Every live holder has an index below the limit, and no other one has the same. Where sessions are ended by hand,
+    /// a program may have its index again that one that has just come has taken.
+    fn check_indices(&mut self) {
+        let (prefix, holders) = (Self::prefix(), self.holders());
+        let entries = self.consul.below(&prefix);
+        let held = entries.filter(|entry| {
+            let session = entry.session.as_ref();
+            session.is_some_and(|session| holders.contains(session))
+        });
+        let index = |entry: &Entry| -> Option<u64> {
+            let body: Value = serde_json::from_slice(&entry.value).ok()?;
+            body.get("slotIndex")?.as_u64()
+        };
+        let indices: Vec<_> = held.map(index).collect();
+        let apart: BTreeSet<_> = indices.iter().collect();
+        let limit = u64::try_from(self.limit).unwrap();
+        let small = indices
+            .iter()
+            .all(|index| index.is_some_and(|index| index < limit));
+        if apart.len() != indices.len() || !small {
+            self.broken.push(format!("the indices are {indices:?}"));
+        }
+    }
+
     fn transact(&mut self, operations: &[Op]) -> Result<Vec<Entry>, Refused> {
         let before = self.holders();
         let answer = self.consul.transact(operations)?;
@@ -73,6 +97,9 @@ impl ServedState {
         if !added.is_empty() && after.len() > self.limit {
             self.broken
                 .push(format!("more holders than the limit: {after:?}"));
+        }
+        if !added.is_empty() && self.taken.is_empty() {
+            self.check_indices();
         }
         if added
             .iter()

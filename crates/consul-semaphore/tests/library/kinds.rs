@@ -32,6 +32,8 @@ async fn slots_of_several_semaphores_are_granted_together_or_not_at_all() {
     assert_eq!(sequencers.len(), 3);
     assert_eq!(sequencers[0], slot.sequencer());
     assert!(sequencers[0].lock_key.starts_with(PREFIX));
+    let indices = sequencers.iter().map(|it| it.slot_index);
+    assert_eq!(indices.collect::<Vec<_>>(), [Some(0), Some(0), Some(1)]);
     let tokens = sequencers.iter().map(|it| it.fencing_token);
     assert!(
         tokens
@@ -48,6 +50,7 @@ async fn a_mutex_has_one_slot_and_locks_the_lock_key() {
     let mutex = stage.builder().mutex().build().unwrap();
     let slot = slot_of(&mutex).await;
     assert_eq!(slot.sequencer().lock_key, format!("{PREFIX}/.lock"));
+    assert_eq!(slot.index(), Some(0));
     let lock = stage.consul.kv(&slot.sequencer().lock_key).await.unwrap();
     assert_eq!(lock.session.as_deref(), Some(slot.session().as_str()));
     assert!(soon(mutex.try_acquire()).await.unwrap_err().is_taken());

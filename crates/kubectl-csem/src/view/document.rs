@@ -43,6 +43,10 @@ pub(super) struct HolderEntry {
     #[serde(flatten)]
     contender: ContenderEntry,
     #[serde(skip_serializing_if = "Option::is_none")]
+    slot_index: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    slot_name: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     since: Option<Timestamp>,
     #[serde(skip_serializing_if = "Option::is_none")]
     cools_until: Option<Timestamp>,
@@ -94,6 +98,8 @@ impl HolderEntry {
         let (session, key) = (&holder.session, &holder.key);
         Self {
             contender: ContenderEntry::new(session, key.as_ref(), &holder.holder),
+            slot_index: holder.slot_index,
+            slot_name: holder.slot_name.clone(),
             since: holder.since.as_ref().map(|time| time.0),
             cools_until: holder.cools_until.as_ref().map(|time| time.0),
             never_expires: holder.never_expires,

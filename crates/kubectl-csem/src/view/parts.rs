@@ -186,6 +186,8 @@ pub(super) fn holders(
             session,
             key,
             holder: who,
+            slot_index: _,
+            slot_name: _,
             since,
             cools_until: _,
             never_expires: _,
@@ -214,6 +216,9 @@ pub(super) fn words(start: &NotStartedStatus) -> String {
 /// Returns the remarks about a holder.
 fn remark(holder: &HolderStatus, now: Timestamp) -> String {
     let mut remarks = Vec::new();
+    if let Some(name) = &holder.slot_name {
+        remarks.push(format!("slot {name}"));
+    }
     if let Some(end) = &holder.cools_until {
         remarks.push(if end.0 > now {
             format!("done, cools for {} more", until(end.0, now))

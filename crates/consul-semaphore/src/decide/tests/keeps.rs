@@ -5,6 +5,7 @@ use std::num::NonZeroU32;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::Turns;
 use crate::{
     Mode, SlotRequest,
     turns::{KEEP_SLOTS_FOR, REWRITE_CONTENDER_AFTER},
@@ -39,8 +40,10 @@ impl Facts {
     fn seen_for(&mut self, time: Duration) -> &mut Self {
         let reading = self.reading();
         let since = Moment::from_boot(Duration::from_secs(1_000 + NOW).saturating_sub(time));
-        self.turns = Turns::new(self.settings.fair);
-        self.turns.observe(&reading, since, samples::time(NOW));
+        self.memory.turns = Turns::new(self.settings.fair);
+        self.memory
+            .turns
+            .observe(&reading, since, samples::time(NOW));
         self
     }
 
@@ -246,8 +249,11 @@ fn a_body_that_claims_to_be_of_our_cluster_is_believed_once() {
         // It goes on being written.
         facts.entries.last_mut().unwrap().modify_index += 1;
         let (now, reading) = (second(1_000 + NOW), facts.reading());
-        facts.turns.note_neighbours(|_| is_neighbour);
-        facts.turns.observe(&reading, now, samples::time(NOW));
+        facts.memory.turns.note_neighbours(|_| is_neighbour);
+        facts
+            .memory
+            .turns
+            .observe(&reading, now, samples::time(NOW));
         let later = now + KEEP_SLOTS_FOR / 2;
         let plan = decide(&Observed {
             now: later,

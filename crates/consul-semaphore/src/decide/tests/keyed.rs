@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{unused::LEAVE_UNUSED_LOCK_FOR, *};
-use crate::{Mode, SlotRequest, lock::MUTEX_FLAGS};
+use crate::{Mode, MutexMemory, SlotRequest, lock::MUTEX_FLAGS};
 use consul_client::Op;
 
 /// The facts of the key `k`, with nothing in Consul.
@@ -181,12 +181,12 @@ fn a_lock_left_behind_is_deleted_after_a_delay() {
     let mut facts = unused(1);
     facts.lock(1, &[]);
     let reading = facts.reading();
-    facts.mutex.observe(&reading, second(NOW));
+    facts.memory.mutex.observe(&reading, second(NOW));
     let plan = facts.decide();
     assert_eq!(plan.transaction, None);
     assert_eq!(plan.wake, Some(second(NOW) + LEAVE_UNUSED_LOCK_FOR));
-    facts.mutex = MutexMemory::default();
-    facts.mutex.observe(&reading, second(0));
+    facts.memory.mutex = MutexMemory::default();
+    facts.memory.mutex.observe(&reading, second(0));
     assert!(removes(&facts.decide()));
 }
 
@@ -220,7 +220,7 @@ fn of_a_whole_prefix_another_limit_is_a_conflict_also_while_nobody_uses_it() {
     facts.settings.key = None;
     facts.lock(7, &[]);
     let reading = facts.reading();
-    facts.mutex.observe(&reading, second(0));
+    facts.memory.mutex.observe(&reading, second(0));
     facts.queue(&[waiting("a")]).session("a", "sa");
     let plan = facts.decide();
     assert_eq!(plan.transaction, None);

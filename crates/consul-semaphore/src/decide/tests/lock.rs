@@ -89,7 +89,7 @@ fn a_dead_holder_rests_for_the_lock_delay() {
         reset: false,
     };
     let reading = Reading::new(facts.settings.prefix.clone(), facts.settings.mode, listing);
-    facts.deaths.observe(&reading, second(NOW - 15));
+    facts.memory.deaths.observe(&reading, second(NOW - 15));
     let plan = facts.decide();
     assert_eq!(plan.wake, None);
     let transaction = plan.transaction.unwrap();

@@ -1,6 +1,7 @@
 //! The rules for a lock key that is itself locked.
 
 use super::*;
+use crate::MutexMemory;
 use crate::{
     Mode,
     lock::{MUTEX_FLAGS, SEMAPHORE_FLAGS},
@@ -28,7 +29,7 @@ fn key(facts: &mut Facts, holder: Option<&str>, flags: u64, value: &str) {
         modify_index: 5,
     }];
     let reading = facts.reading();
-    facts.mutex.observe(&reading, second(READ));
+    facts.memory.mutex.observe(&reading, second(READ));
 }
 
 /// The facts about a mutex that this workload of ours holds.
@@ -173,12 +174,12 @@ fn a_key_that_is_a_semaphores_is_left_alone() {
 fn a_mutex_that_rests_is_asked_for_again_in_a_while() {
     let mut facts = mutex();
     facts.queue(&[waiting("a")]).session("a", "sa");
-    facts.mutex.delay(second(NOW), 0.0);
+    facts.memory.mutex.delay(second(NOW), 0.0);
     let plan = facts.decide();
     assert_eq!(plan.transaction, None);
     let wake = plan.wake.expect("a time");
     assert!(wake > second(NOW) && wake < second(NOW + 1));
-    facts.mutex = MutexMemory::default();
+    facts.memory.mutex = MutexMemory::default();
     assert_eq!(granted(&facts.decide()), ["a"]);
 }
 
@@ -188,7 +189,7 @@ fn a_running_workload_in_a_lock_delay_is_suspended_or_continues() {
     facts.bound(running("a", "sa")).session("a", "sb");
     assert_eq!(granted(&facts.decide()), ["a"], "it may be free");
 
-    facts.mutex.delay(second(NOW), 0.0);
+    facts.memory.mutex.delay(second(NOW), 0.0);
     let suspended: Vec<_> = facts
         .decide()
         .suspends
@@ -217,7 +218,7 @@ fn others_have_a_turn_after_many_of_ours() {
     let mut facts = held_for(&done("a", "sa"));
     facts.queue(&[waiting("b")]).session("b", "sb");
     for _ in 0..MOST_TURNS_IN_A_ROW {
-        facts.mutex.took(&"sa".into(), second(READ));
+        facts.memory.mutex.took(&"sa".into(), second(READ));
     }
     assert_eq!(operations(&facts.decide()), ["unlock sa", "delete"]);
     let mut unfair = facts.settings.clone();
@@ -229,16 +230,16 @@ fn others_have_a_turn_after_many_of_ours() {
     facts.entries.clear();
     facts.ours.clear();
     let reading = facts.reading();
-    facts.mutex.observe(&reading, second(NOW));
+    facts.memory.mutex.observe(&reading, second(NOW));
     let plan = facts.decide();
     assert_eq!(plan.transaction, None);
     assert!(plan.wake.is_some_and(|wake| wake < second(NOW + 1)));
-    facts.mutex.observe(&reading, second(NOW));
+    facts.memory.mutex.observe(&reading, second(NOW));
     let long_ago = second(READ);
-    facts.mutex = MutexMemory::default();
-    facts.mutex.observe(&reading, long_ago);
+    facts.memory.mutex = MutexMemory::default();
+    facts.memory.mutex.observe(&reading, long_ago);
     for _ in 0..MOST_TURNS_IN_A_ROW {
-        facts.mutex.took(&"sa".into(), long_ago);
+        facts.memory.mutex.took(&"sa".into(), long_ago);
     }
     assert_eq!(granted(&facts.decide()), ["b"], "nobody came");
 }
@@ -248,7 +249,7 @@ fn a_semaphore_does_not_pause_after_grants_in_a_row() {
     let mut facts = Facts::new(1, &[]);
     facts.queue(&[waiting("b")]).session("b", "sb");
     for _ in 0..MOST_TURNS_IN_A_ROW {
-        facts.mutex.took(&"sa".into(), second(READ));
+        facts.memory.mutex.took(&"sa".into(), second(READ));
     }
     assert_eq!(granted(&facts.decide()), ["b"]);
 }

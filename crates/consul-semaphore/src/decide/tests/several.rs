@@ -22,6 +22,7 @@ fn runs_in(name: &str, sessions: [&str; 2]) -> Workload {
     let slots = sessions.map(|session| GrantedSlot {
         lock_key: samples::LOCK_KEY.into(),
         session: session.into(),
+        index: None,
     });
     Workload {
         phase: Phase::Running,

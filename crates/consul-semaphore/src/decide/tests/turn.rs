@@ -1,6 +1,7 @@
 //! Who yields to whom among all who wait at a prefix.
 
 use super::*;
+use crate::Turns;
 use crate::turns::WINDOW;
 
 /// A workload that joined the queue at this second.
@@ -30,8 +31,9 @@ impl Facts {
         let ages = |since: Moment| now.since(since) >= time;
         let durations = (0..=NOW * 10).rev().map(|n| Duration::from_millis(n * 100));
         let began = durations.map(Moment::from_boot).find(|since| ages(*since));
-        self.turns = Turns::new(self.settings.fair);
-        self.turns
+        self.memory.turns = Turns::new(self.settings.fair);
+        self.memory
+            .turns
             .observe(&reading, began.unwrap(), samples::time(NOW));
         self
     }

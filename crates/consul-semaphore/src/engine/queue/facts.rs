@@ -7,7 +7,6 @@ use crate::{
     Excluded, Observed, OwnContender, Phase, Uid, Workload,
     engine::{
         Lookup, Owner,
-        knowledge::Memory,
         message::Now,
         waiting::{Reach, head},
     },
@@ -41,11 +40,6 @@ impl Facts {
 
     /// Returns the facts for a pass that grants this workload its slots together with its other lock keys.
     pub(super) fn observed<'a>(&'a self, queue: &'a Queue, joint: Option<&'a Uid>) -> Observed<'a> {
-        let Memory {
-            deaths,
-            mutex,
-            turns,
-        } = &queue.knowledge.memory;
         Observed {
             now: self.now.moment,
             time: self.now.time,
@@ -54,9 +48,7 @@ impl Facts {
             defence: queue.limits.defence,
             fenced: queue.limits.fenced,
             reading: queue.knowledge.reading.as_ref().filter(|_| self.certain),
-            deaths,
-            mutex,
-            turns,
+            memory: &queue.knowledge.memory,
             evidence: &queue.held.evidence,
             cooldowns: &queue.held.cooldowns,
             starts: &queue.held.starts,

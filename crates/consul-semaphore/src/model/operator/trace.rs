@@ -3,8 +3,7 @@
 use super::super::{canon::Canon, outside::Outside, requests::Patch};
 use super::{Operator, Step};
 use crate::{
-    Identity, LimitPolicy, Lock, Reading, Workload,
-    engine::Memory,
+    Identity, LimitPolicy, Lock, Memory, Reading, Workload,
     plan::{Target, Transaction},
 };
 use consul_client::Op;

@@ -1,0 +1,212 @@
+//! Numbers the slots of a prefix, so that each holder can have a place of its own: a GPU, a licence seat, a port.
+//!
+//! A slot that is granted gets the smallest number that no other slot of the prefix has. It stands in the contender's
+//! body, and the transaction that grants the slot fails if `.lock` has changed since the numbers were read, so no two
+//! holders get the same one, whichever programs and clusters they belong to. A holder that numbers nothing, such as
+//! `consul lock`, has none.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::{ContenderBody, Reading, reading::Changed};
+use consul_client::{SessionId, id::IdMap};
+
+/// The indices of the slots at a prefix. The index of a dead holder is kept until it is out of `Holders`, although its
+/// contender, which told the index, is gone: the dead holder's work may still run.
+#[derive(Clone, Debug, Default)]
+pub struct SlotIndices {
+    by_session: IdMap<SessionId, u32>,
+    /// The number of sessions that have each index: more than one only if somebody else has written a contender.
+    taken: BTreeMap<u32, usize>,
+}
+
+impl SlotIndices {
+    /// Takes over the indices of the contenders that may have changed in this reading.
+    pub fn observe(&mut self, reading: &Reading) {
+        match reading.changed() {
+            Changed::All => {
+                let known: Vec<SessionId> = self.by_session.keys().cloned().collect();
+                let contenders = reading.contenders().map(|(session, _)| session.clone());
+                for session in known.into_iter().chain(contenders) {
+                    self.look(&session, reading);
+                }
+            }
+            Changed::Only(changed) => {
+                for session in changed {
+                    self.look(session, reading);
+                }
+            }
+        }
+    }
+
+    /// Takes over the index of one session.
+    fn look(&mut self, session: &SessionId, reading: &Reading) {
+        let index = match reading.contender(session) {
+            Some(contender) => {
+                ContenderBody::read(&contender.value).and_then(|body| body.slot_index)
+            }
+            None if reading.is_named(session) => return,
+            None => None,
+        };
+        if let Some(before) = self.by_session.remove(session)
+            && let Some(count) = self.taken.get_mut(&before)
+        {
+            *count -= 1;
+            if *count == 0 {
+                self.taken.remove(&before);
+            }
+        }
+        if let Some(index) = index {
+            self.by_session.insert(session.clone(), index);
+            *self.taken.entry(index).or_default() += 1;
+        }
+    }
+
+    /// Returns the indices as a transaction is to change them.
+    pub(crate) fn draft(&self) -> IndexDraft<'_> {
+        IndexDraft {
+            known: self,
+            freed: BTreeSet::new(),
+            reserved: BTreeSet::new(),
+            next: 0,
+        }
+    }
+}
+
+/// The indices of the slots at a prefix as a transaction leaves them.
+pub(crate) struct IndexDraft<'a> {
+    known: &'a SlotIndices,
+    /// The indices of slots that the transaction gives back.
+    freed: BTreeSet<u32>,
+    /// The indices that are not to be given out, although no slot in Consul has them.
+    reserved: BTreeSet<u32>,
+    /// The index from which on free ones are looked for.
+    next: u32,
+}
+
+impl IndexDraft<'_> {
+    /// Frees the index of a session whose slot is given back in the same transaction, unless the index is reserved.
+    pub(crate) fn free(&mut self, session: &SessionId) {
+        let index = self.known.by_session.get(session);
+        let is_free = |index: &&u32| {
+            self.known.taken.get(index) == Some(&1) && !self.reserved.contains(index)
+        };
+        self.freed.extend(index.filter(is_free));
+    }
+
+    /// Gives this index to nobody, because a workload that runs has it. This comes before anything is freed.
+    pub(crate) fn reserve(&mut self, index: u32) {
+        self.reserved.insert(index);
+    }
+
+    /// Returns the smallest index that nobody has, and which nobody else gets then.
+    pub(crate) fn take(&mut self) -> u32 {
+        while self.known.taken.contains_key(&self.next) || self.reserved.contains(&self.next) {
+            self.next = self.next.saturating_add(1);
+        }
+        match self.freed.first().copied() {
+            Some(freed) if freed < self.next => {
+                self.freed.remove(&freed);
+                freed
+            }
+            _ => {
+                self.next = self.next.saturating_add(1);
+                self.next - 1
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Mode, samples};
+    use consul_client::{Listing, clock::Moment};
+
+    /// `p` with these holders, each with the index that its contender tells; `None`: it has no contender any more.
+    fn reading(holders: &[(&str, Option<Option<u32>>)]) -> Reading {
+        let named: Vec<_> = holders
+            .iter()
+            .map(|(name, _)| format!("\"{name}\":true"))
+            .collect();
+        let body = format!(r#"{{"Limit":9,"Holders":{{{}}}}}"#, named.join(","));
+        let living = holders
+            .iter()
+            .filter_map(|(name, index)| Some((name, (*index)?)));
+        let contenders = living.map(|(name, slot_index)| {
+            let body = ContenderBody {
+                slot_index,
+                ..samples::contender_body(name)
+            };
+            let value = serde_json::to_string(&body).unwrap();
+            samples::entry(&format!("p/{name}"), Some(name), &value)
+        });
+        let entries: Vec<_> = contenders
+            .chain([samples::entry("p/.lock", None, &body)])
+            .collect();
+        let listing = Listing {
+            entries: entries.into(),
+            index: 9,
+            sent: Moment::default(),
+            reset: false,
+        };
+        Reading::new("p".parse().unwrap(), Mode::Semaphore, listing)
+    }
+
+    fn known(holders: &[(&str, Option<Option<u32>>)]) -> SlotIndices {
+        let mut indices = SlotIndices::default();
+        indices.observe(&reading(holders));
+        indices
+    }
+
+    #[test]
+    fn the_smallest_index_that_nobody_has_comes_next() {
+        let indices = known(&[
+            ("a", Some(Some(0))),
+            ("b", Some(None)),
+            ("c", Some(Some(2))),
+        ]);
+        let mut draft = indices.draft();
+        assert_eq!([draft.take(), draft.take(), draft.take()], [1, 3, 4]);
+    }
+
+    #[test]
+    fn what_is_given_back_in_the_same_transaction_is_free() {
+        let indices = known(&[("a", Some(Some(0))), ("b", Some(Some(1)))]);
+        let mut draft = indices.draft();
+        assert_eq!(draft.take(), 2);
+        draft.free(&"b".into());
+        draft.free(&"unknown".into());
+        assert_eq!([draft.take(), draft.take()], [1, 3]);
+    }
+
+    #[test]
+    fn an_index_that_two_have_is_free_once_neither_has_it() {
+        let mut indices = known(&[("a", Some(Some(0))), ("b", Some(Some(0)))]);
+        let mut draft = indices.draft();
+        draft.free(&"a".into());
+        assert_eq!(draft.take(), 1);
+        indices.observe(&reading(&[("b", Some(Some(0)))]));
+        assert_eq!(indices.draft().take(), 1);
+        indices.observe(&reading(&[]));
+        assert_eq!(indices.draft().take(), 0);
+    }
+
+    #[test]
+    fn a_dead_holder_keeps_its_index_until_it_is_pruned() {
+        let mut indices = known(&[("a", Some(Some(0)))]);
+        indices.observe(&reading(&[("a", None)]));
+        assert_eq!(indices.draft().take(), 1);
+        indices.observe(&reading(&[]));
+        assert_eq!(indices.draft().take(), 0);
+    }
+
+    #[test]
+    fn a_reserved_index_is_given_to_nobody_even_if_its_slot_is_given_back() {
+        let indices = known(&[("a", Some(Some(0)))]);
+        let mut draft = indices.draft();
+        draft.reserve(1);
+        draft.reserve(0);
+        draft.free(&"a".into());
+        assert_eq!(draft.take(), 2);
+    }
+}
