@@ -392,7 +392,7 @@ impl<'a> Observed<'a> {
         });
         Some(format!(
             "{holder} {counts}, and spec.period is {} s: each limit applies only among the clients with the same period. \
-             This condition clears when that slot is free and no client uses another period again",
+             This condition clears when that slot is free, unless a client uses another period again",
             ours.as_secs()
         ))
     }
