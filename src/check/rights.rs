@@ -102,7 +102,7 @@ pub(super) const RULES: &[Rule] = &[
         "namespaces",
         &["get"],
         RuleScope::KubeSystem,
-        "the operator does not start: the uid of kube-system is the cluster's id",
+        "the operator does not start, because it can't read the cluster's id, which is the uid of kube-system",
     ),
     rule(
         "consul-semaphore.io",
