@@ -327,7 +327,7 @@ fn rules_of_row(kind: &Kind, row: &Row) -> Vec<Rule> {
             "jobsets",
             &["get"],
             RuleScope::Scope,
-            "slots are kept until the pods of later workloads of the same name have ended, too",
+            "slots stay held until the pods of later workloads with the same name have also ended",
         )));
     }
     rules
