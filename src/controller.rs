@@ -216,7 +216,7 @@ pub async fn run(
     let node = settings
         .consul_node
         .unwrap_or_else(|| default_node(&cluster.id));
-    tracing::info!(cluster = %cluster.name, id = %cluster.id, %node, "working for this cluster");
+    tracing::info!(cluster = %cluster.name, id = %cluster.id, %node, "serving this cluster");
     log_part(&settings.scope);
     let session_manager = SessionManager::new(telemetry.metrics.clone());
     let guest = consul.clone();
@@ -328,7 +328,7 @@ fn log_part(scope: &Scope) {
             namespaces,
             semaphores,
         } = scope;
-        tracing::info!(%namespaces, %semaphores, "working for a part of the cluster");
+        tracing::info!(%namespaces, %semaphores, "serving only a part of the cluster");
     }
 }
 

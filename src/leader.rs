@@ -195,13 +195,14 @@ async fn campaign<C: Candidate, F: Fn(&Standing), W: Future<Output = anyhow::Res
         board.lost(&lost);
         if !ended {
             let ended = timeout(WORK_END_TIMEOUT, work).await;
-            ended
-                .map_err(|_| anyhow!("the work continues although this replica lost the lead"))??;
+            ended.map_err(|_| {
+                anyhow!("the work did not end in time after this replica lost the leadership")
+            })??;
         }
     };
     board.ends();
     let resigned = timeout(RESIGNATION_TIMEOUT, candidate.resign()).await;
-    if resigned.context("giving the lead back").is_err() {
+    if resigned.context("releasing the leadership").is_err() {
         tracing::warn!(
             "could not release the leadership: another replica takes over when the lease expires"
         );

@@ -102,7 +102,7 @@ pub(super) const RULES: &[Rule] = &[
         "namespaces",
         &["get"],
         RuleScope::KubeSystem,
-        "the operator does not start: the uid of kube-system is the cluster's id",
+        "the operator does not start, because it can't read the cluster's id, which is the uid of kube-system",
     ),
     rule(
         "consul-semaphore.io",
@@ -123,7 +123,7 @@ pub(super) const RULES: &[Rule] = &[
         "jobs",
         &["get", "list", "watch", "patch", "delete"],
         RuleScope::Scope,
-        "Jobs are not seen, started, suspended or (on-contention: Skip) deleted",
+        "the operator does not find, start or suspend Jobs, nor delete Jobs with on-contention: Skip",
     ),
     optional(rule(
         "batch",
@@ -174,8 +174,8 @@ pub(super) const RULES: &[Rule] = &[
         "leases",
         &["get", "list", "watch", "update"],
         RuleScope::Lease,
-        "with --leader-election=kubernetes no replica leads, so nothing happens; with other values, a restart renews \
-         the evidence of running Jobs, because no record says when they were last proved to hold their slots",
+        "with --leader-election=kubernetes no replica leads, so nothing happens; with other values, the operator treats \
+         running Jobs after a restart as if Consul had just proved their slots",
     ),
     rule(
         "coordination.k8s.io",
@@ -222,7 +222,7 @@ const fn workloads(group: &'static str, resource: &'static str) -> Rule {
         resource,
         WRITES,
         RuleScope::Scope,
-        "workloads of this kind are not seen, started or ended",
+        "the operator does not find, start or end workloads of this kind",
     )
 }
 
@@ -327,7 +327,7 @@ fn rules_of_row(kind: &Kind, row: &Row) -> Vec<Rule> {
             "jobsets",
             &["get"],
             RuleScope::Scope,
-            "slots are kept until the pods of later workloads of the same name have ended, too",
+            "slots stay held until the pods of later workloads with the same name have also ended",
         )));
     }
     rules

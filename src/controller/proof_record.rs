@@ -130,7 +130,7 @@ impl ProofRecord {
             Err(why) => tracing::warn!(
                 annotation = LEGACY,
                 why = one_line(&why, 200),
-                "the record of the last proofs can't be read: running Jobs count as proved now, for half a TTL"
+                "can't read when Consul last proved the slots of running Jobs: they continue for half a TTL without another proof"
             ),
         }
     }
@@ -139,7 +139,7 @@ impl ProofRecord {
         let written = WrittenRecord::new(&self.proofs.lock(), now, time)?;
         let found = found.and_then(|text| RecordText::read(text).ok());
         let text = found.unwrap_or_default().with(&self.part, &written);
-        text.inspect_err(|error| tracing::warn!(%error, "the last proofs can't be recorded"))
+        text.inspect_err(|error| tracing::warn!(%error, "can't record when Consul last proved the slots of running Jobs"))
             .ok()
     }
 }
@@ -304,13 +304,13 @@ impl ProofKeeper {
             tracing::warn!(
                 lease = name,
                 error,
-                "the record of the last proofs can't be kept: after a restart, running Jobs count as proved"
+                "can't record when Consul last proved the slots of running Jobs: after a restart, they count as proved"
             );
         } else {
             tracing::debug!(
                 lease = name,
                 error,
-                "the record of the last proofs can't be kept yet"
+                "can't yet record when Consul last proved the slots of running Jobs"
             );
         }
     }

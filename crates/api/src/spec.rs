@@ -38,8 +38,8 @@ use serde::{Deserialize, Serialize};
     status = "ConsulSemaphoreStatus",
     derive = "PartialEq",
     doc = "A semaphore in Consul for the Jobs of this namespace. A Job asks for a slot with the annotation \
-           consul-semaphore.io/semaphore: <name>. It starts when it has a slot, and gives the slot back when its pods are \
-           gone. The limit holds across all clusters and programs that use the same prefix in the same Consul.",
+           consul-semaphore.io/semaphore: <name>. The Job starts when it has a slot, and releases the slot when its pods \
+           have ended. The limit holds across all clusters and programs that use the same prefix in the same Consul.",
     printcolumn(
         name = "Limit",
         type_ = "integer",

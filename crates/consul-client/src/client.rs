@@ -582,7 +582,7 @@ impl Body<'_> {
         }
         self.turn = None;
         let entries = decoder.finish().await?;
-        entries.ok_or_else(|| Error::NoTurn("others must give way first".to_owned()))
+        entries.ok_or_else(|| Error::NoTurn("other prefixes had to free memory first".to_owned()))
     }
 }
 

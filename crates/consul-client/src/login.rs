@@ -156,9 +156,7 @@ impl Login {
         if let Some(task) = task
             && timeout(LOGOUT_TIMEOUT, task).await.is_err()
         {
-            tracing::warn!(
-                "the token could not be given back to Consul: it stays until it expires"
-            );
+            tracing::warn!("can't log out of Consul: the token stays valid until it expires");
         }
     }
 
@@ -361,7 +359,7 @@ impl Worker {
         let out = client.send(post("acl_logout", "/v1/acl/logout", Vec::new()));
         match timeout(LOGOUT_TIMEOUT, out).await {
             Ok(Err(error)) if !error.is_unknown_token() => {
-                tracing::warn!(%error, "the token could not be given back to Consul: it stays until it expires");
+                tracing::warn!(%error, "can't log out of Consul: the token stays valid until it expires");
             }
             _ => {}
         }

@@ -956,7 +956,7 @@ impl Engine {
                 let answer = Answer::Transacted {
                     sent: now.moment,
                     result: Err(consul::Error::Unreachable {
-                        message: "the way to Consul has changed".into(),
+                        message: "the access to Consul has changed".into(),
                         undecided: true,
                     }),
                 };

@@ -161,7 +161,7 @@ impl Notice {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}", match why {
     Suspended::SlotLost => format!("the slot of {prefix} is lost"),
-    Suspended::Unproved => format!("nothing confirms any longer that the slot of {prefix} is held"),
+    Suspended::Unproved => format!("it can no longer be confirmed that the slot of {prefix} is held"),
 })]
 pub struct Lost {
     /// The semaphore whose slot is lost.

@@ -26,8 +26,8 @@ pub(crate) struct Cli {
 }
 
 const HELP: &str = "\
-Exit codes: 0 done; 1 not possible; 2 a flag is invalid; 66 the named object does not exist; 69 the API server or
-Consul does not answer; 77 a right is missing.
+Exit codes: 0 the command succeeded; 1 it failed for another reason than these; 2 a flag is invalid; 66 the named
+object does not exist; 69 the API server or Consul does not answer; 77 a right is missing.
 
 The output is coloured on a terminal, unless NO_COLOR is set.";
 

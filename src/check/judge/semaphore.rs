@@ -127,7 +127,7 @@ fn conditions(semaphore: &ConsulSemaphore) -> Vec<Line> {
         let line = line(&format!("condition {type_}"), outcome, message);
         Some(match outcome {
             Outcome::Failed => line.todo(format!(
-                "do what the message says; docs/reference.md has the reason {}",
+                "do what the message says; docs/reference.md explains the reason {}",
                 condition.reason
             )),
             _ => line,

@@ -288,8 +288,8 @@ impl<'a> Observed<'a> {
         let (name, namespace) = (&settings.name, &settings.namespace);
         let end = if settings.ttl.is_some() {
             format!(
-                "If this lasts, the operator removes it when its sessions must have expired, after {} s at \
-                 the earliest, with an event that says what is left",
+                "If this lasts, the operator removes it without Consul once its sessions must have expired, which takes \
+                 at least {} s; an event then says what is left in Consul",
                 settings.span().as_secs()
             )
         } else {
@@ -392,7 +392,7 @@ impl<'a> Observed<'a> {
         });
         Some(format!(
             "{holder} {counts}, and spec.period is {} s: each limit applies only among the clients with the same period. \
-             This condition clears when that slot is free and no client uses another period again",
+             This condition clears when that slot is free, unless a client uses another period again",
             ours.as_secs()
         ))
     }
@@ -434,8 +434,8 @@ impl<'a> Observed<'a> {
             LimitPolicy::Enforce => {
                 return format!(
                     "Consul's limit is {theirs} and spec.limit is {ours}: another program or cluster overwrites the \
-                     limit each time the operator writes it. No slots are granted. Find out who writes {theirs}, \
-                     and stop this; then change this spec, so that the operator enforces its limit again"
+                     limit each time the operator writes it. No slots are granted. Find and stop \
+                     the writer of {theirs}, then change this spec, so that the operator enforces its limit again"
                 );
             }
         }

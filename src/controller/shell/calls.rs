@@ -137,7 +137,7 @@ impl CallContext {
         call: impl AsyncFnOnce(&ConsulTarget) -> Result<T, consul::Error>,
     ) -> Result<T, consul::Error> {
         let Some(target) = &self.target else {
-            return Err(consul::Error::NotSent("there is no way to Consul".into()));
+            return Err(consul::Error::NotSent("no access to Consul".into()));
         };
         // The semaphore of turns is never closed, so this can't fail.
         let _turn = self.turns.acquire().await;
@@ -197,7 +197,7 @@ impl CallContext {
         durations: SessionDurations,
     ) -> Result<(SessionId, ManagedSession), consul::Error> {
         let Some(target) = &self.target else {
-            return Err(consul::Error::NotSent("there is no way to Consul".into()));
+            return Err(consul::Error::NotSent("no access to Consul".into()));
         };
         let session_manager = &self.context.shared.session_manager;
         let made = session_manager

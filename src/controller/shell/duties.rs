@@ -55,7 +55,7 @@ impl Duties {
         let target = of.target().cloned();
         self.begin(of, async {
             let Some(target) = target else {
-                let why = "there is no way to Consul".into();
+                let why = "no access to Consul".into();
                 return DutyDone::Sessions(Err(consul::Error::NotSent(why)));
             };
             DutyDone::Sessions(target.consul.node_sessions(&target.node).await)

@@ -29,7 +29,7 @@ pub(crate) type Variables = Vec<(String, Option<String>)>;
 /// Becomes the command of an `exec`.
 #[derive(Args, Debug)]
 pub(crate) struct Become {
-    /// The process to end with
+    /// The parent process: this process ends when the parent ends
     #[arg(long)]
     pub(super) of: Option<u32>,
 

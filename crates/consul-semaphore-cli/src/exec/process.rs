@@ -177,7 +177,7 @@ impl CommandProcess {
             .id()
             .and_then(|id| i32::try_from(id).ok())
             .and_then(Pid::from_raw)
-            .ok_or_else(|| io::Error::other("the command has no id"))?;
+            .ok_or_else(|| io::Error::other("the process of the command has no id"))?;
         Ok(Self {
             child,
             id,

@@ -174,8 +174,8 @@ async fn consequences(
     };
     let then = match reading.mode() {
         Mode::Semaphore => {
-            "Operators and `exec` grant the slot again after their lock-delay; Consul's Go client uses it at once. To free \
-             it at once, run this again."
+            "Operators and `exec` grant the slot again after their lock-delay; Consul's Go client can take it at \
+             once. To free the slot at once, run this command again."
                 .to_owned()
         }
         Mode::Mutex => format!("Nobody can lock the key until the session's lock-delay ({}s) is over.", lock_delay.as_secs()),

@@ -59,8 +59,8 @@ pub(crate) fn consequences(holding: &SlotToRelease) -> String {
     let rest = rest.as_secs();
     let then = match mode {
         Mode::Semaphore => format!(
-            "Operators grant the slot again after spec.session.lockDelay ({rest}s here); Consul's Go client uses it \
-             at once."
+            "Operators grant the slot again after spec.session.lockDelay ({rest}s here); Consul's Go client can take \
+             it at once."
         ),
         Mode::Mutex => {
             format!("Consul lets nobody lock the key for the session's lock-delay ({rest}s).")
@@ -145,8 +145,8 @@ fn fate_of_one_that_does_not_run(title: &str, phase: Phase) -> String {
         Phase::Stopping | Phase::Running => format!(
             "is being suspended or started, and is neither running nor done: {unguarded}"
         ),
-        Phase::Idle => "is suspended and has no pods: either it is just being started, and gets another slot or is \
-                        queued again, or it is releasing the slot"
+        Phase::Idle => "is suspended and has no pods: either the operator is about to start it, and then gives \
+                        it another slot or queues it again, or the operator is releasing this slot"
             .to_owned(),
     };
     format!("The {title} of this cluster {then}.")

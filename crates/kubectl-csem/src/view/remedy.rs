@@ -184,14 +184,14 @@ fn of_the_queue(reason: &str) -> Option<&'static str> {
             "Wait: it starts automatically when the contender that has waited longer has had its turn"
         }
         "PassedOver" => {
-            "Wait: after a while free slots are kept for it. kubectl csem show NAME of a semaphore that it waits for says \
-             who holds its slots"
+            "Wait: after a while, the operator keeps free slots for it. To see who holds the slots of a semaphore, run: \
+             kubectl csem show NAME"
         }
         "SlotsKept" => {
             "Wait: free slots are kept for it until all are free at once, and nothing overtakes it"
         }
         "OthersStopped" => {
-            "Find out why the other semaphore grants nothing: kubectl csem show NAME"
+            "Find out why the other semaphore grants no slots: kubectl csem show NAME"
         }
         _ => return None,
     })
