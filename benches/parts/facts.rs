@@ -9,9 +9,9 @@ use std::{
 use consul_client::{Entry, Listing, SessionId, clock::Moment, id::IdSet};
 use consul_semaphore::{
     AHEAD, Asked, Cluster, ContenderBody, Cooldowns, Defence, Evidence, Excluded, Identity,
-    LimitPolicy, Mode, MutexMemory, Observed, OnSlotLost, OwnContender, Prefix, Reading,
-    Restrictions, SessionState, Settings, SlotId, Starts, Turns, Uid, WaitSettings, Workload,
-    decide, lock::SEMAPHORE_FLAGS, plan::Stance, reading::Deaths,
+    LimitPolicy, Memory, Mode, Observed, OnSlotLost, OwnContender, Prefix, Reading, Restrictions,
+    SessionState, Settings, SlotId, Starts, Turns, Uid, WaitSettings, Workload, decide,
+    lock::SEMAPHORE_FLAGS, plan::Stance,
 };
 use consul_semaphore_api::annotations;
 use consul_semaphore_operator::controller::bench::{Queue, read};
@@ -44,7 +44,7 @@ pub(crate) struct Facts {
     settings: Settings,
     reading: Reading,
     evidence: Evidence,
-    turns: Turns,
+    memory: Memory,
     ours: Vec<OwnContender>,
     sessions: BTreeMap<SlotId, SessionId>,
     queue: Queue,
@@ -54,12 +54,10 @@ pub(crate) struct Facts {
 /// The parts that are empty.
 #[derive(Default)]
 struct Nothing {
-    deaths: Deaths,
     cooldowns: Cooldowns,
     starts: Starts,
     brief: BTreeSet<SessionId>,
     unused: IdSet<SessionId>,
-    mutex: MutexMemory,
     excluded: Excluded,
     stances: BTreeMap<Uid, Stance>,
     longest_cooldowns: BTreeMap<Uid, std::time::Duration>,
@@ -86,7 +84,10 @@ impl Facts {
         let ahead = line.iter().take(AHEAD.min(count(holders)));
         let mut facts = Self {
             evidence: Evidence::default(),
-            turns: Turns::new(settings.fair),
+            memory: Memory {
+                turns: Turns::new(settings.fair),
+                ..Memory::default()
+            },
             sessions: ahead
                 .map(|workload| {
                     let slot = SlotId {
@@ -102,7 +103,7 @@ impl Facts {
             queue,
             nothing: Nothing::default(),
         };
-        facts.turns.observe(&facts.reading, NOW, TIME);
+        facts.memory.observe(&facts.reading, NOW, TIME);
         let running: Vec<_> = bound.iter().map(AsRef::as_ref).collect();
         let renewed = |_: &SessionId| {
             Some(SessionState::Renewed {
@@ -163,12 +164,10 @@ impl Facts {
             defence: Defence::default(),
             fenced: true,
             reading: Some(&self.reading),
-            deaths: &self.nothing.deaths,
+            memory: &self.memory,
             cooldowns: &self.nothing.cooldowns,
             starts: &self.nothing.starts,
             brief: &self.nothing.brief,
-            mutex: &self.nothing.mutex,
-            turns: &self.turns,
             evidence: &self.evidence,
             ours: &self.ours,
             bound,
@@ -222,6 +221,7 @@ fn settings(limit: u32) -> Settings {
         mode: Mode::Semaphore,
         period: None,
         limit,
+        slot_names: Vec::new(),
         restrictions: Restrictions::default(),
         policy: LimitPolicy::Refuse,
         paused: false,

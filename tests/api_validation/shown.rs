@@ -148,6 +148,8 @@ fn a_status() -> ConsulSemaphoreStatus {
         ),
     ];
     let known = HolderStatus {
+        slot_index: None,
+        slot_name: None,
         session: "s-1".to_owned(),
         key: Some("customer-42".to_owned()),
         holder: ContenderName {
@@ -166,6 +168,8 @@ fn a_status() -> ConsulSemaphoreStatus {
         }),
     };
     let unknown = HolderStatus {
+        slot_index: None,
+        slot_name: None,
         session: "s-2".to_owned(),
         key: None,
         holder: ContenderName::default(),

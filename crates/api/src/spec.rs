@@ -17,7 +17,7 @@ use consul_semaphore::{
 };
 use kube::{
     CustomResource, KubeSchema, ResourceExt,
-    core::{ListMerge, Message, Rule},
+    core::{Message, Rule},
 };
 use serde::{Deserialize, Serialize};
 

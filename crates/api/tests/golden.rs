@@ -28,6 +28,8 @@ fn what_the_operator_writes_on_a_job_and_its_pods() {
         "consul-semaphore.io/lock-key",
         "consul-semaphore.io/lock-index",
         "consul-semaphore.io/fencing-token",
+        "consul-semaphore.io/slot-index",
+        "consul-semaphore.io/slot-name",
         "consul-semaphore.io/slots",
         "consul-semaphore.io/granted-to",
         "consul-semaphore.io/holder",

@@ -585,10 +585,14 @@ impl Transaction {
             let value = operations.find_map(|operation| match operation {
                 Op::Lock {
                     session: by, value, ..
-                } if by == session => Some(value),
+                } if by == session => Some(value.as_slice()),
                 _ => None,
-            })?;
-            Some(HeldSlot::new(session.clone(), locked, value))
+            });
+            Some(HeldSlot::new(
+                session.clone(),
+                locked,
+                value.unwrap_or_default(),
+            ))
         };
         self.grants.iter().filter_map(move |grant| {
             let slots: Option<Vec<HeldSlot>> = grant.sessions.values().map(slot).collect();

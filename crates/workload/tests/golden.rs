@@ -8,7 +8,7 @@
     reason = "a test that cannot go on says so"
 )]
 
-use consul_client::{Entry, clock::Moment};
+use consul_client::{Entry, Op, clock::Moment};
 use consul_semaphore::{
     SlotRequest, WaitBegan,
     engine::Write,
@@ -43,7 +43,14 @@ fn started() -> Start {
         whole: true,
         since: 0,
     };
+    let body = r#"{"cluster":"c","clusterId":"c","kind":"Job","namespace":"batch","name":"a","uid":"a","semaphore":"db","time":"2026-03-01T12:00:00Z","slotIndex":2,"slotName":"gpu-c"}"#;
     let granted = Transaction {
+        operations: vec![Op::Lock {
+            key: KEY.to_owned(),
+            value: body.into(),
+            flags: 0,
+            session: SESSION.into(),
+        }],
         grants: vec![grant],
         ..Transaction::default()
     };
@@ -104,6 +111,8 @@ fn the_patch_that_starts_a_job() {
                     "consul-semaphore.io/session": "4f5b0d1e-6a3c-4d88-9f0e-2b7c1a90d3e5",
                     "consul-semaphore.io/lock-index": "1",
                     "consul-semaphore.io/fencing-token": "71",
+                    "consul-semaphore.io/slot-index": "2",
+                    "consul-semaphore.io/slot-name": "gpu-c",
                     "consul-semaphore.io/granted-to": "0b9d7c52-9c1f-4a70-8c7e-5d2f6e1a3b48"
                 }
             } }
@@ -160,6 +169,8 @@ fn the_patch_by_which_a_job_gives_its_slot_back() {
                 "consul-semaphore.io/session": null,
                 "consul-semaphore.io/lock-index": null,
                 "consul-semaphore.io/fencing-token": null,
+                "consul-semaphore.io/slot-index": null,
+                "consul-semaphore.io/slot-name": null,
                 "consul-semaphore.io/slots": null,
                 "consul-semaphore.io/granted-to": null
             }

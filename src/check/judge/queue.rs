@@ -12,9 +12,9 @@ use super::{ALIVE, holder, named};
 use crate::{check::report::Outcome, controller::defence};
 use consul_client::{Entry, Session, SessionId, clock::Moment};
 use consul_semaphore::{
-    Agreement, Cooldowns, Deaths, Defence, Evidence, Excluded, Identity, Lock, MutexMemory,
-    Observed, OwnContender, Phase, Plan, Reading, Settings, SlotId, Starts, Turns, Uid, Workload,
-    decide, windows::Opening,
+    Agreement, Cooldowns, Defence, Evidence, Excluded, Identity, Lock, Memory, Observed,
+    OwnContender, Phase, Plan, Reading, Settings, SlotId, Starts, Turns, Uid, Workload, decide,
+    windows::Opening,
 };
 use consul_semaphore_api::ConsulSemaphore;
 use consul_semaphore_workload::TrackedWorkload;
@@ -112,13 +112,18 @@ impl LockKeyFacts {
 
     /// Returns what the operator would do now, with only this knowledge.
     pub(super) fn decide(&self, now: Moment, time: jiff::Timestamp, operations: usize) -> Plan {
-        let (mut deaths, mut mutex) = (Deaths::default(), MutexMemory::default());
-        let mut turns = Turns::new(self.settings.fair);
+        let mut memory = Memory {
+            turns: Turns::new(self.settings.fair),
+            ..Memory::default()
+        };
+        let Settings {
+            limit,
+            restrictions,
+            ..
+        } = &self.settings;
+        memory.turns.restrict(*limit, restrictions);
+        memory.observe(&self.reading, now, time);
         let mut cooldowns = Cooldowns::default();
-        deaths.observe(&self.reading, now);
-        mutex.observe(&self.reading, now);
-        turns.restrict(self.settings.limit, &self.settings.restrictions);
-        turns.observe(&self.reading, now, time);
         let mut starts = Starts::default();
         if let Some(period) = self.settings.period {
             starts.observe(&self.reading, &self.ours, period, (now, time));
@@ -134,12 +139,10 @@ impl LockKeyFacts {
             defence: self.defence,
             fenced: true,
             reading: Some(&self.reading),
-            deaths: &deaths,
+            memory: &memory,
             cooldowns: &cooldowns,
             starts: &starts,
             brief: &BTreeSet::new(),
-            mutex: &mutex,
-            turns: &turns,
             evidence: &Evidence::default(),
             ours: &self.ours,
             bound: &self.bound,

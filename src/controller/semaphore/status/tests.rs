@@ -12,6 +12,8 @@ fn status(key: &str, holders: &[u64], ready: (bool, Reason)) -> KeyStatus {
             session: format!("{key}-{since}"),
             key: Some(key.to_owned()),
             holder: ContenderName::default(),
+            slot_index: None,
+            slot_name: None,
             since: None,
             cools_until: None,
             not_started: None,
