@@ -48,7 +48,7 @@ const WAITS: &str = r#"{"cluster":"prod-eu","clusterId":"7d0d3b5c-3c4f-4a5b-9f58
 const WAITS_AGAIN: &str = r#"{"cluster":"prod-eu","clusterId":"7d0d3b5c-3c4f-4a5b-9f58-1c1f2f0c1a11","kind":"Job","namespace":"batch","name":"migrate-42","uid":"0b9d7c52-9c1f-4a70-8c7e-5d2f6e1a3b48","semaphore":"db","time":"2026-03-01T12:00:00.25Z","waiting":{"priority":5,"since":"2026-03-01T11:59:00Z","lost":true}}"#;
 
 /// A contender of a command under `exec`.
-const PROCESS_HOLDS: &str = r#"{"cluster":"ci-7","clusterId":"ci-7","kind":"Process","namespace":"-","name":"pg_dump","uid":"4711-0badcafe","semaphore":"-","time":"2026-03-01T12:00:00.25Z"}"#;
+const PROCESS_HOLDS: &str = r#"{"cluster":"ci-7","clusterId":"ci-7","kind":"Process","namespace":"-","name":"pg_dump","uid":"4711-0badcafe","semaphore":"-","time":"2026-03-01T12:00:00.25Z","slotIndex":0}"#;
 
 /// The present.
 const NOW: Moment = Moment::from_boot(Duration::from_secs(1000));
