@@ -259,6 +259,16 @@ impl<'a> Composer<'a> {
         self.reserved = self.reserved.saturating_add(count(slots));
     }
 
+    /// Returns how many more holders may be added, in this transaction or in the next ones.
+    pub(super) fn room(&self) -> usize {
+        let room = match &self.draft {
+            _ if self.closed => 0,
+            Draft::Semaphore(semaphore) => semaphore.room(),
+            Draft::Mutex(mutex) => usize::from(mutex.has_room(1)),
+        };
+        room.saturating_sub(self.reserved)
+    }
+
     /// Returns whether this many more holders may be added. The room in the transaction does not count here, because
     /// a grant that does not fit now follows in the next transaction.
     pub(super) fn has_room(&self, slots: u32) -> bool {

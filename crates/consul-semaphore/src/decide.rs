@@ -5,6 +5,7 @@ mod lost;
 mod mutex;
 mod rate;
 pub(crate) mod skip;
+mod spare;
 mod turn;
 mod unused;
 
@@ -184,6 +185,7 @@ impl<'a> Pass<'a> {
         self.rename();
         self.reserve_for_pods();
         self.grant();
+        self.count_spare();
         self.drop_surplus(&lost);
         self.remove_unused();
         self.finish();
@@ -684,12 +686,7 @@ impl<'a> Pass<'a> {
 
     /// Returns how many slots must be free beside those that a workload is granted.
     fn withheld_from(&self, workload: &Workload, opening: Opening) -> u32 {
-        let Settings {
-            limit,
-            restrictions,
-            ..
-        } = self.observed.settings;
-        *limit - restrictions.limit(*limit, opening, workload.priority)
+        self.observed.settings.withheld(opening, workload.priority)
     }
 
     /// Returns when so many slots can be free.

@@ -21,6 +21,7 @@
 //! ([`Engine::add_standalone`]).
 
 mod active;
+mod admission;
 mod agenda;
 mod calls;
 mod capacity;

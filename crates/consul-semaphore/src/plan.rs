@@ -299,6 +299,15 @@ pub enum Failed {
         /// Kind, namespace and name of the newer workload.
         by: String,
     },
+    /// The workload came into a queue in which as many workloads wait as may.
+    QueueFull {
+        /// The semaphore of the queue, by its name.
+        semaphore: String,
+        /// Number of workloads that wait in the queue.
+        waiting: usize,
+        /// Number of workloads that may wait in the queue.
+        most: usize,
+    },
 }
 
 impl Failed {
@@ -308,6 +317,7 @@ impl Failed {
             Self::Contended(_) => "Contended",
             Self::TimedOut { .. } | Self::Unqueued { .. } => "WaitTimedOut",
             Self::Superseded { .. } => "Superseded",
+            Self::QueueFull { .. } => "QueueFull",
         }
     }
 }
@@ -693,6 +703,9 @@ pub struct Plan {
     /// The waiting workloads that can have all slots that they ask for at this lock key, at once or as soon as their
     /// sessions are made.
     pub in_reach: BTreeSet<Uid>,
+    /// Number of slots that stay free after this plan, because no workload that the pass has read is granted or kept
+    /// them; `None` if it is not certain what can be granted.
+    pub spare: Option<usize>,
     /// Number of slots for which others wait before the first of the waiting workloads; `None` if no workload waits.
     pub before: Option<usize>,
     /// Whether slots are granted at this lock key at present.
@@ -766,6 +779,7 @@ impl Plan {
             skips,
             fails,
             in_reach: _,
+            spare: _,
             before: _,
             open: _,
             parts: _,

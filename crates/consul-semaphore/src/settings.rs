@@ -125,6 +125,8 @@ pub struct WaitSettings {
     pub timeout: Option<Duration>,
     /// The time for which a holder is left alone before another workload may replace it.
     pub replace_after: Duration,
+    /// The most workloads that may wait in one queue. A workload that comes while so many wait fails. `None`: any number.
+    pub max_waiting: Option<u32>,
 }
 
 impl Settings {
@@ -202,6 +204,11 @@ impl Settings {
     /// Returns what a workload asks for from this semaphore.
     pub fn request<'a>(&self, workload: &'a Workload) -> Option<&'a SlotRequest> {
         workload.asks_for(&self.name, self.key.as_ref())
+    }
+
+    /// Returns how many slots must be free beside those that a workload of this priority is granted.
+    pub fn withheld(&self, opening: Opening, priority: i32) -> u32 {
+        self.limit - self.restrictions.limit(self.limit, opening, priority)
     }
 
     /// Whether a session with this identity belongs to this semaphore.

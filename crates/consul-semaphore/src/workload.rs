@@ -352,6 +352,11 @@ impl Workload {
         )
     }
 
+    /// Returns the workload's place among all that have come, whatever their priority.
+    pub fn arrival(&self) -> Place {
+        Place::new(false, 0, self.since, self.name.clone(), self.uid.clone())
+    }
+
     /// Whether the workload can be granted a slot of the semaphore that it asks for.
     pub fn is_queued(&self) -> bool {
         self.phase == Phase::Idle && !self.hold && self.asks()

@@ -79,6 +79,11 @@ impl<'a> SemaphoreDraft<'a> {
         self.changed = true;
     }
 
+    /// Returns how many slots are free.
+    pub(super) fn room(&self) -> usize {
+        self.body.as_ref().map_or(0, |body| body.room(0))
+    }
+
     /// Returns whether this many slots are free once these dead holders are removed.
     pub(super) fn has_room(&self, needed: usize, dead: &[&SessionId]) -> bool {
         self.body.as_ref().is_some_and(|body| {

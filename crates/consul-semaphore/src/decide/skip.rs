@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use super::{Observed, Pass, SessionId};
 use crate::{
-    limit::Agreement,
     lock::Lock,
     plan::{Fail, Failed, Skip, Skipped, Taker},
     policy::OnContention,
@@ -22,14 +21,8 @@ impl Pass<'_> {
     pub(super) fn skip(&mut self) {
         let settings = self.observed.settings;
         let obstacle = settings.paused || settings.terminating || self.observed.closed;
-        let agreed = match (self.plan.agreement, self.reading.lock()) {
-            (Some(Agreement::Agreed), _) => true,
-            // The limit of an unused key of a keyed semaphore is written together with the first holder.
-            (Some(Agreement::Write { .. }), Lock::Absent { .. }) => settings.key.is_some(),
-            _ => false,
-        };
         // A transaction of this pass may free a slot, so the next pass decides.
-        let settled = agreed && self.plan.record.is_none() && self.composer.is_idle();
+        let settled = self.is_limit_agreed() && self.composer.is_idle();
         if obstacle || !self.opening.is_open() || !settled || self.plan.reread {
             return;
         }

@@ -75,6 +75,30 @@ pub trait Lookup {
         Vec::new()
     }
 
+    /// Returns workloads that wait in this queue and were not [admitted](Self::admit), in the order in which they came,
+    /// at most this many. A workload that waited when the caller began to store workloads counts as admitted.
+    fn unadmitted(&self, most: usize) -> Vec<Arc<Workload>> {
+        let _ = most;
+        Vec::new()
+    }
+
+    /// Records that a workload was admitted to all queues in which it asks for slots.
+    fn admit(&self, workload: &Uid) {
+        let _ = workload;
+    }
+
+    /// Returns how many workloads wait in this queue.
+    fn count_waiting(&self) -> usize {
+        0
+    }
+
+    /// Returns how many workloads wait in this queue and were admitted, without those in `apart`. Returns `None` while
+    /// some of these may have been deleted, because the caller lists all workloads anew.
+    fn count_admitted(&self, apart: &BTreeSet<Uid>) -> Option<usize> {
+        let _ = apart;
+        Some(0)
+    }
+
     /// Returns the running workloads that hold the slots that this one asks for, and may be replaced.
     fn replaceable(&self, by: &Workload) -> Vec<Located> {
         let _ = by;

@@ -137,6 +137,14 @@ impl WriteRefusals {
             .is_some_and(|trouble| trouble.setback.until > now)
     }
 
+    /// Returns the workloads that are left alone for now, and those that the API server refuses to start.
+    pub(super) fn troubled(&self, now: Moment) -> impl Iterator<Item = &Uid> {
+        let troubles = self.troubles.iter().filter(move |(_, trouble)| {
+            trouble.setback.until > now || trouble.why.refused().is_some()
+        });
+        troubles.map(|(uid, _)| uid)
+    }
+
     /// Whether the API server has refused a write to this workload, so that it can't be started until that write is
     /// retried.
     pub(super) fn refuses_start(&self, workload: &Uid) -> bool {

@@ -1,5 +1,6 @@
 //! Several semaphores and keys in one engine, with a small fake of Consul.
 
+mod admission;
 mod clusters;
 mod doubt;
 mod kept;
@@ -26,6 +27,10 @@ use consul_client::{Op, OpError};
 struct Store {
     workloads: BTreeMap<QueueRef, Vec<Arc<Workload>>>,
     opened: RefCell<BTreeSet<QueueRef>>,
+    /// The workloads that have come and were not admitted.
+    unadmitted: RefCell<BTreeSet<Uid>>,
+    /// Whether all workloads are being listed anew.
+    lists: bool,
 }
 
 struct OfQueue<'a> {
@@ -83,6 +88,10 @@ impl<'a> OfQueue<'a> {
 
     fn workloads(&self) -> impl Iterator<Item = &Arc<Workload>> {
         self.store.workloads.get(self.queue).into_iter().flatten()
+    }
+
+    fn queued(&self) -> impl Iterator<Item = &Arc<Workload>> {
+        self.workloads().filter(|workload| workload.is_queued())
     }
 }
 
@@ -161,6 +170,32 @@ impl Lookup for OfQueue<'_> {
             })
         });
         superseded.take(most).collect()
+    }
+
+    fn unadmitted(&self, most: usize) -> Vec<Arc<Workload>> {
+        let unadmitted = self.store.unadmitted.borrow();
+        let newcomers = self
+            .queued()
+            .filter(|workload| unadmitted.contains(&workload.uid));
+        let mut newcomers: Vec<_> = newcomers.cloned().collect();
+        newcomers.sort_by_key(|workload| workload.arrival());
+        newcomers.truncate(most);
+        newcomers
+    }
+
+    fn admit(&self, workload: &Uid) {
+        self.store.unadmitted.borrow_mut().remove(workload);
+    }
+
+    fn count_waiting(&self) -> usize {
+        self.queued().count()
+    }
+
+    fn count_admitted(&self, apart: &BTreeSet<Uid>) -> Option<usize> {
+        let unadmitted = self.store.unadmitted.borrow();
+        let is_left_out = |uid: &Uid| apart.contains(uid) || unadmitted.contains(uid);
+        let admitted = self.queued().filter(|workload| !is_left_out(&workload.uid));
+        (!self.store.lists).then(|| admitted.count())
     }
 
     fn replaceable(&self, by: &Workload) -> Vec<Located> {
@@ -558,6 +593,10 @@ impl World {
     /// A workload joins all of its queues.
     fn joins(&mut self, workload: &Arc<Workload>) {
         let now = self.now();
+        self.store
+            .unadmitted
+            .borrow_mut()
+            .insert(workload.uid.clone());
         for request in &workload.requests {
             let queue = queue(&request.semaphore, None);
             let there = self.store.workloads.entry(queue.clone()).or_default();

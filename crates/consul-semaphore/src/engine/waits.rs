@@ -3,6 +3,8 @@
 //!
 //! The time at which such a wait began is recorded beside the workload if nothing else shows it.
 //!
+//! Workloads that come into a full queue fail, too: see [`admission`](super::admission).
+//!
 //! None of this is done to a workload whose grant or start is unanswered, or which holds a slot, in any of its queues.
 //! Only a workload that is replaced holds slots.
 
@@ -19,7 +21,7 @@ use crate::{
 use consul_client::clock::Moment;
 
 /// The most workloads of one queue that are dealt with after one pass.
-const MOST_WAITS_PER_PASS: usize = 64;
+pub(super) const MOST_WAITS_PER_PASS: usize = 64;
 
 /// The pause before another look at a workload about which something is not known yet.
 const LOOK_AGAIN_AFTER: Duration = Duration::from_secs(1);
@@ -60,6 +62,7 @@ impl Engine {
     pub(super) fn end_waits(&mut self, queue: &QueueRef, now: Now, stores: &impl Stores) {
         self.end_contended(queue, now, stores);
         self.end_superseded(queue, now, stores);
+        self.admit_newcomers(queue, now, stores);
         self.end_overdue(queue, now, stores);
         self.replace_running(queue, now, stores);
         self.record_waits(queue, now, stores);
@@ -213,7 +216,7 @@ impl Engine {
 
     /// Whether a workload can have what it asks for in this queue now, which is also assumed before the first result of
     /// a pass.
-    fn reaches(&self, queue: &QueueRef, workload: &Uid) -> bool {
+    pub(super) fn reaches(&self, queue: &QueueRef, workload: &Uid) -> bool {
         let state = self
             .semaphores
             .get(&queue.semaphore)
@@ -231,7 +234,12 @@ impl Engine {
     /// Whether the latest reading of each of these queues was sent at most `age` ago. Queues without such a reading are
     /// marked for a pass that reads the prefix again, unless they await an answer already. A queue that does not exist
     /// has nothing to read.
-    fn have_read_within(&mut self, queues: &[QueueRef], age: Duration, now: Moment) -> bool {
+    pub(super) fn have_read_within(
+        &mut self,
+        queues: &[QueueRef],
+        age: Duration,
+        now: Moment,
+    ) -> bool {
         let mut all = true;
         for queue in queues {
             let known = self.existing(queue);
@@ -264,7 +272,7 @@ impl Engine {
     }
 
     /// Makes a workload fail, if it is certain that the workload only waits.
-    fn fail(&mut self, queue: &QueueRef, queues: &[QueueRef], fail: Fail, now: Now) {
+    pub(super) fn fail(&mut self, queue: &QueueRef, queues: &[QueueRef], fail: Fail, now: Now) {
         match self.wait_state(queues, &fail.workload.uid, now) {
             WaitState::Engaged => {}
             WaitState::Unsure => self.look_again(queue, LOOK_AGAIN_AFTER, now),

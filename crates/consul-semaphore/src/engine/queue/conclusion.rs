@@ -38,6 +38,9 @@ pub struct Conclusion {
     pub open: bool,
     /// Waiting workloads that can have what they ask for here.
     pub in_reach: BTreeSet<Uid>,
+    /// Number of slots that no workload is granted or kept which the pass has read; `None` if it is not certain what can
+    /// be granted.
+    pub spare: Option<usize>,
     /// Number of slots that others wait for before the first of the waiting workloads; `None` if none waits.
     pub before: Option<usize>,
 }
@@ -63,6 +66,7 @@ impl Conclusion {
             parts,
             open,
             in_reach,
+            spare,
             before,
             ..
         } = plan;
@@ -85,6 +89,7 @@ impl Conclusion {
             parts,
             open: open && !knowledge.troubles.writing_fails(),
             in_reach,
+            spare,
             before,
         }
     }

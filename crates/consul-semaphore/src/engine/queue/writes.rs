@@ -39,6 +39,14 @@ impl WorkloadWrites {
         self.is_busy(workload) && !self.recorded.contains(workload)
     }
 
+    /// Returns the workloads that are being written to in a way that may end their wait, that are left alone for now, or
+    /// that can't be started.
+    pub(in crate::engine) fn leaving(&self, now: Moment) -> BTreeSet<Uid> {
+        let busy = self.busy.difference(&self.recorded).cloned();
+        let troubled = self.refusals.troubled(now).cloned();
+        busy.chain(troubled).collect()
+    }
+
     /// Returns whether no write is pending.
     pub(super) fn is_empty(&self) -> bool {
         self.busy.is_empty()
@@ -179,7 +187,7 @@ impl WorkloadWrites {
                 let mut taken = taken.iter_mut();
                 taken.all(|(_, why)| foreign.name_takers(why))
             }
-            Failed::Unqueued { .. } | Failed::Superseded { .. } => true,
+            Failed::Unqueued { .. } | Failed::Superseded { .. } | Failed::QueueFull { .. } => true,
         };
         if named {
             self.send(Write::Fail(fail), settings, calls);

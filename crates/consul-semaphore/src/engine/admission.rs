@@ -1,0 +1,249 @@
+//! Admits workloads to the queues that they come into, and makes those fail that come into a full queue.
+//!
+//! A workload that comes is a newcomer until it is admitted to all queues in which it asks for slots, or fails. Once
+//! admitted it waits on, whatever becomes of [`WaitSettings::max_waiting`](crate::WaitSettings::max_waiting). The caller
+//! stores which workloads are newcomers. Those that it finds when it starts are none: an earlier process may have
+//! admitted them, and nothing records that.
+//!
+//! A queue is full when as many workloads wait in it as may. A workload does not wait if it holds slots, can have its
+//! slots at once, is being written to, or can't be started because the API server refuses that.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{Conclusion, Engine, Lookup, Now, Queue, QueueRef, Stores, waits::MOST_WAITS_PER_PASS};
+use crate::{
+    Uid, Workload,
+    plan::{Fail, Failed},
+};
+
+/// The most newcomers of one queue that are looked at after one pass.
+const MOST_NEWCOMERS_READ: usize = 512;
+
+/// The room that a queue has for newcomers.
+struct Room {
+    /// Number of workloads that were admitted and wait.
+    admitted: usize,
+    /// Number of workloads that may wait.
+    most: usize,
+    /// Newcomers that wait, with the number of those that came before each.
+    newcomers: BTreeMap<Uid, usize>,
+    /// Workloads that do not wait.
+    apart: Apart,
+}
+
+/// Workloads in a queue that do not wait.
+#[derive(Default)]
+struct Apart {
+    /// Workloads that hold slots.
+    holding: BTreeSet<Uid>,
+    /// Workloads that can have their slots at once, are being written to, or can't be started.
+    leaving: BTreeSet<Uid>,
+}
+
+impl Apart {
+    fn all(&self) -> BTreeSet<Uid> {
+        self.holding.union(&self.leaving).cloned().collect()
+    }
+}
+
+/// The decision about a newcomer.
+enum Admission {
+    Admitted,
+    /// The workload is not judged, because it does not wait.
+    Apart,
+    /// The workload fails for this reason, if it can't have its slots at once.
+    Full(Failed),
+    /// Something that the decision depends on is not known yet.
+    Undecided,
+}
+
+impl Room {
+    /// Returns the room of a queue in which all that have come may wait.
+    fn for_all() -> Self {
+        Self {
+            admitted: 0,
+            most: usize::MAX,
+            newcomers: BTreeMap::new(),
+            apart: Apart::default(),
+        }
+    }
+
+    /// Returns how many workloads wait that were admitted or came before this newcomer.
+    fn before(&self, newcomer: &Uid) -> usize {
+        let before = self.newcomers.get(newcomer).copied();
+        self.admitted + before.unwrap_or(self.newcomers.len())
+    }
+
+    fn full(&self, queue: &QueueRef, waiting: usize) -> Admission {
+        Admission::Full(Failed::QueueFull {
+            semaphore: queue.title(),
+            waiting,
+            most: self.most,
+        })
+    }
+}
+
+impl Engine {
+    /// Admits the newcomers of a queue in the order in which they came, or makes them fail.
+    pub(super) fn admit_newcomers(&mut self, queue: &QueueRef, now: Now, stores: &impl Stores) {
+        let newcomers = stores.of(queue).unadmitted(MOST_NEWCOMERS_READ);
+        let mut rooms = BTreeMap::new();
+        let (mut admitted, mut failed, mut leaving) = (0, 0, 0);
+        for newcomer in &newcomers {
+            let queues = self.queues_for(&queue.semaphore.namespace, newcomer);
+            for of in &queues {
+                if !rooms.contains_key(of) {
+                    rooms.insert(of.clone(), self.room(of, now, stores));
+                }
+            }
+            match judge(queue, &queues, &newcomer.uid, &rooms, failed) {
+                Admission::Admitted => {
+                    stores.of(queue).admit(&newcomer.uid);
+                    admitted += 1;
+                }
+                Admission::Apart => leaving += 1,
+                Admission::Full(why) if self.is_out_of_reach(&queues, newcomer, now) => {
+                    // A reading from before the workload existed does not count against it.
+                    let age = now.moment.since(newcomer.seen);
+                    if failed + leaving >= MOST_WAITS_PER_PASS
+                        || !self.have_read_within(&queues, age, now.moment)
+                    {
+                        break;
+                    }
+                    let workload = newcomer.into();
+                    self.fail(queue, &queues, Fail { workload, why }, now);
+                    failed += 1;
+                }
+                Admission::Full(_) | Admission::Undecided => {}
+            }
+        }
+        if admitted > 0 && newcomers.len() == MOST_NEWCOMERS_READ {
+            self.agenda.mark(queue);
+        }
+    }
+
+    /// Returns the room of a queue; `None` while that is not certain.
+    fn room(&self, queue: &QueueRef, now: Now, stores: &impl Stores) -> Option<Room> {
+        let known = self.queue(queue)?;
+        let settings = known.settings();
+        let lookup = stores.of(queue);
+        let most = settings.wait.max_waiting.filter(|_| !settings.terminating);
+        let Some(most) = most.and_then(|most| usize::try_from(most).ok()) else {
+            return Some(Room::for_all());
+        };
+        if lookup.count_waiting() <= most {
+            return Some(Room::for_all());
+        }
+        let apart = self.apart(queue, now, stores)?;
+        let left_out = apart.all();
+        let unadmitted = lookup.unadmitted(MOST_NEWCOMERS_READ).into_iter();
+        let newcomers = unadmitted.filter(|newcomer| !left_out.contains(&newcomer.uid));
+        Some(Room {
+            admitted: lookup.count_admitted(&left_out)?,
+            most,
+            newcomers: newcomers
+                .map(|newcomer| newcomer.uid.clone())
+                .zip(0..)
+                .collect(),
+            apart,
+        })
+    }
+
+    /// Returns the workloads of a queue that do not wait; `None` while that is not certain.
+    fn apart(&self, queue: &QueueRef, now: Now, stores: &impl Stores) -> Option<Apart> {
+        let known = self.queue(queue)?;
+        let (conclusion, _) = self.certain_spare(queue)?;
+        let lookup = stores.of(queue);
+        let is_granted_next = |uid: &&Uid| {
+            let workload = lookup.workload(uid);
+            workload.is_some_and(|workload| {
+                let queues = self.queues_for(&queue.semaphore.namespace, &workload);
+                queues.iter().all(|queue| self.reaches(queue, uid))
+            })
+        };
+        let mut leaving = known.writes.leaving(now.moment);
+        leaving.extend(conclusion.in_reach.iter().filter(is_granted_next).cloned());
+        Some(Apart {
+            holding: holding(known),
+            leaving,
+        })
+    }
+
+    /// Returns the result of the last pass over a queue and the number of slots that it left free, if these are
+    /// certain.
+    fn certain_spare(&self, queue: &QueueRef) -> Option<(&Conclusion, usize)> {
+        let conclusion = self.concluded(queue).filter(|last| last.certain)?;
+        let known = self.queue(queue)?;
+        let certain = conclusion.spare.filter(|_| known.trouble().is_none());
+        Some((conclusion, certain?))
+    }
+
+    /// Whether it is certain that some queue can't grant a workload its slots at once.
+    fn is_out_of_reach(&self, queues: &[QueueRef], workload: &Workload, now: Now) -> bool {
+        queues.iter().any(|queue| {
+            let Some((conclusion, spare)) = self.certain_spare(queue) else {
+                return false;
+            };
+            let needed = self.queue(queue).and_then(|known| {
+                let settings = known.settings();
+                let opening = settings.restrictions.windows.at(now.time);
+                let asked = settings.request(workload)?.slots.get();
+                let withheld = settings.withheld(opening, workload.priority);
+                usize::try_from(asked.saturating_add(withheld)).ok()
+            });
+            let read = conclusion.in_reach.contains(&workload.uid);
+            !read && needed.is_some_and(|needed| needed > spare)
+        })
+    }
+}
+
+/// Judges a newcomer of a queue. The newcomers before it in this queue were judged, and `failed` of them fail.
+fn judge(
+    queue: &QueueRef,
+    queues: &[QueueRef],
+    newcomer: &Uid,
+    rooms: &BTreeMap<QueueRef, Option<Room>>,
+    failed: usize,
+) -> Admission {
+    let mut has_room = true;
+    let mut full = None;
+    for of in queues {
+        let Some(room) = rooms.get(of).and_then(Option::as_ref) else {
+            has_room = false;
+            continue;
+        };
+        if room.apart.holding.contains(newcomer) {
+            return Admission::Admitted;
+        }
+        if room.apart.leaving.contains(newcomer) {
+            return Admission::Apart;
+        }
+        let before = room.before(newcomer);
+        let (waiting, certainly) = if of == queue {
+            let waiting = before.saturating_sub(failed);
+            (waiting, waiting)
+        } else {
+            // The newcomers before this one may fail.
+            (before, room.admitted)
+        };
+        has_room &= waiting < room.most;
+        if certainly >= room.most {
+            full = Some(room.full(of, certainly));
+        }
+    }
+    match full {
+        Some(full) => full,
+        None if has_room => Admission::Admitted,
+        None => Admission::Undecided,
+    }
+}
+
+/// Returns the workloads that hold slots of a queue.
+fn holding(queue: &Queue) -> BTreeSet<Uid> {
+    let Some(reading) = queue.reading() else {
+        return BTreeSet::new();
+    };
+    let own = queue.active.own_contenders();
+    let holding = own.filter(|(session, _)| reading.holds(session) || !reading.is_readable());
+    holding.map(|(_, identity)| identity.uid.clone()).collect()
+}
