@@ -24,6 +24,7 @@ mod queue;
 mod restrictions;
 mod several;
 mod skip;
+mod spare;
 mod turn;
 
 /// The facts of a pass. Every test starts from a semaphore of two free slots that agrees with Consul, and changes

@@ -87,8 +87,11 @@ impl Engine {
     /// Admits the newcomers of a queue in the order in which they came, or makes them fail.
     pub(super) fn admit_newcomers(&mut self, queue: &QueueRef, now: Now, stores: &impl Stores) {
         let newcomers = stores.of(queue).unadmitted(MOST_NEWCOMERS_READ);
-        let mut rooms = BTreeMap::new();
-        let (mut admitted, mut failed, mut leaving) = (0, 0, 0);
+        let known = self.queue(queue);
+        let is_busy = |uid: &Uid| known.is_some_and(|known| known.writes.is_busy(uid));
+        let busy = newcomers.iter().filter(|newcomer| is_busy(&newcomer.uid));
+        let most_failed = MOST_WAITS_PER_PASS.saturating_sub(busy.count());
+        let (mut admitted, mut failed, mut rooms) = (0, 0, BTreeMap::new());
         for newcomer in &newcomers {
             let queues = self.queues_for(&queue.semaphore.namespace, newcomer);
             for of in &queues {
@@ -101,25 +104,34 @@ impl Engine {
                     stores.of(queue).admit(&newcomer.uid);
                     admitted += 1;
                 }
-                Admission::Apart => leaving += 1,
-                Admission::Full(why) if self.is_out_of_reach(&queues, newcomer, now) => {
-                    // A reading from before the workload existed does not count against it.
-                    let age = now.moment.since(newcomer.seen);
-                    if failed + leaving >= MOST_WAITS_PER_PASS
-                        || !self.have_read_within(&queues, age, now.moment)
-                    {
-                        break;
+                Admission::Full(why) if failed < most_failed => {
+                    if self.is_to_fail(queue, &queues, newcomer, now) {
+                        let workload = newcomer.into();
+                        self.fail(queue, &queues, Fail { workload, why }, now);
+                        failed += 1;
                     }
-                    let workload = newcomer.into();
-                    self.fail(queue, &queues, Fail { workload, why }, now);
-                    failed += 1;
                 }
-                Admission::Full(_) | Admission::Undecided => {}
+                Admission::Full(_) | Admission::Undecided | Admission::Apart => {}
             }
         }
         if admitted > 0 && newcomers.len() == MOST_NEWCOMERS_READ {
             self.agenda.mark(queue);
         }
+    }
+
+    /// Whether a newcomer that finds a queue full fails: if it is certain that it can't have its slots at once. A
+    /// reading from before the workload existed does not count against it.
+    fn is_to_fail(
+        &mut self,
+        queue: &QueueRef,
+        queues: &[QueueRef],
+        newcomer: &Workload,
+        now: Now,
+    ) -> bool {
+        let age = now.moment.since(newcomer.seen);
+        self.is_out_of_reach(queues, newcomer, now)
+            && self.only_waits(queue, queues, &newcomer.uid, now)
+            && self.have_read_within(queues, age, now.moment)
     }
 
     /// Returns the room of a queue; `None` while that is not certain.

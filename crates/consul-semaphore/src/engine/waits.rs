@@ -273,15 +273,27 @@ impl Engine {
 
     /// Makes a workload fail, if it is certain that the workload only waits.
     pub(super) fn fail(&mut self, queue: &QueueRef, queues: &[QueueRef], fail: Fail, now: Now) {
-        match self.wait_state(queues, &fail.workload.uid, now) {
-            WaitState::Engaged => {}
-            WaitState::Unsure => self.look_again(queue, LOOK_AGAIN_AFTER, now),
-            WaitState::Waits => {
-                if let Some(queue) = self.existing(queue) {
-                    queue.fail(fail, now);
-                }
-            }
+        if self.only_waits(queue, queues, &fail.workload.uid, now)
+            && let Some(queue) = self.existing(queue)
+        {
+            queue.fail(fail, now);
         }
+    }
+
+    /// Whether it is certain that a workload only waits. If that is not known yet, the next pass over this queue, which
+    /// looks again, is scheduled.
+    pub(super) fn only_waits(
+        &mut self,
+        queue: &QueueRef,
+        queues: &[QueueRef],
+        workload: &Uid,
+        now: Now,
+    ) -> bool {
+        let state = self.wait_state(queues, workload, now);
+        if state == WaitState::Unsure {
+            self.look_again(queue, LOOK_AGAIN_AFTER, now);
+        }
+        state == WaitState::Waits
     }
 
     /// Returns what all queues of a workload together show about it.

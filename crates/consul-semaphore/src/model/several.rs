@@ -23,7 +23,7 @@ mod world;
 use proptest::prelude::*;
 
 use self::{
-    script::{Script, crowd, hidden, rate, restored, script, two_keep},
+    script::{Script, bounded, crowd, hidden, rate, restored, script, two_keep},
     world::{Event, Kind, Setup},
 };
 use super::config;
@@ -90,6 +90,12 @@ proptest! {
     fn all_or_nothing_while_two_keep(script in two_keep()) {
         let seen = script.run(None);
         prop_assert!(seen.contains_key("slots kept for two"), "{:?}", seen);
+    }
+
+    /// However many workloads come, no more wait in a queue than may.
+    #[test]
+    fn no_queue_grows_beyond_its_bound(script in bounded()) {
+        script.run_bounded();
     }
 
     /// However many small workloads keep coming, a large one is served within a bounded number of hand-overs.

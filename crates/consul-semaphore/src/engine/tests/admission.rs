@@ -198,21 +198,21 @@ fn a_paused_semaphore_has_a_full_queue_too() {
 
 #[test]
 fn nothing_is_decided_while_facts_are_uncertain() {
-    let doubts: [(fn(&mut World), fn(&mut World)); 3] = [
-        (
+    let doubts: [[fn(&mut World); 2]; 3] = [
+        [
             |world| world.store.lists = true,
             |world| world.store.lists = false,
-        ),
-        (
+        ],
+        [
             |world| world.unread = Some("db"),
             |world| world.unread = None,
-        ),
-        (
+        ],
+        [
             |world| world.overwrite_limit(5),
             |world| world.overwrite_limit(1),
-        ),
+        ],
     ];
-    for (number, (begins, ends)) in doubts.into_iter().enumerate() {
+    for (number, [begins, ends]) in doubts.into_iter().enumerate() {
         let mut world = bounded(&[("db", 1)], 1);
         world.come(&["a", "b"]);
         begins(&mut world);
@@ -241,6 +241,19 @@ fn one_full_queue_of_several_is_enough() {
         panic!("{:?}", world.failed)
     };
     assert_eq!(*semaphore, queue("db", None).title());
+}
+
+#[test]
+fn a_queue_that_awaits_an_answer_is_not_passed_over_again_and_again() {
+    let mut world = bounded(&[("db", 1), ("licenses", 1)], 1);
+    world.come(&["a", "b"]);
+    world.waits("x", &["licenses"], |_| {});
+    world.hung.insert(queue("licenses", None));
+    world.ends("x");
+    let requests = ["licenses", "db"].map(|name| SlotRequest::one(name, None));
+    world.arrives("both", &requests);
+    world.run(0);
+    assert_eq!(world.turned_away(), [""; 0]);
 }
 
 #[test]

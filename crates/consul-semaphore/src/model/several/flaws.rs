@@ -37,6 +37,10 @@ pub(super) enum Flaw {
     PassesOverForEver,
     /// The readings of all prefixes but one are those before the last, and count as new.
     JudgesOnAStaleReading,
+    /// A workload that was admitted to its queues counts as one that has just come.
+    ForgetsTheAdmitted,
+    /// Workloads that hold slots and were not started yet count as waiting.
+    CountsHolders,
 }
 
 impl Flaw {
@@ -117,6 +121,7 @@ fn the_worlds_show_all_that_can_happen() {
         "a skip",
         "Contended",
         "WaitTimedOut",
+        "QueueFull",
         "Superseded",
         "an end",
         "slots kept for one",
@@ -218,6 +223,16 @@ fn a_reading_of_one_prefix_that_is_old_is_found_out() {
         Flaw::JudgesOnAStaleReading,
         &["was started without a slot", "nobody runs, and"],
     );
+}
+
+#[test]
+fn an_admitted_workload_that_fails_in_a_full_queue_is_found_out() {
+    find_in_scripts(Flaw::ForgetsTheAdmitted, &["it was admitted"]);
+}
+
+#[test]
+fn a_full_queue_in_which_holders_count_is_found_out() {
+    find_in_scripts(Flaw::CountsHolders, &["the queue has room"]);
 }
 
 #[test]

@@ -22,10 +22,10 @@ use super::{
 use crate::{
     Identity, Phase, Uid, Workload,
     engine::{
-        Action, Answer, Call, CallId, ConsulAccess, Duty, Effect, Engine, Known, Now, QueueRef,
-        QueueState, SemaphoreRef, Spec, Written as PatchAnswer,
+        Action, Answer, Call, CallId, ConsulAccess, Duty, Effect, Engine, Known, Now, Queue,
+        QueueRef, QueueState, SemaphoreRef, Spec, Write, Written as PatchAnswer,
     },
-    plan::{Stance, Transaction},
+    plan::{Fail, Failed, Stance, Transaction},
 };
 use consul_client::{
     self as consul, Behavior, Listing, Op, OpError, Session, SessionId, clock::Moment,
@@ -110,6 +110,8 @@ pub(super) struct Operator {
     hung: Vec<(CallId, Answer)>,
     lives: BTreeSet<(SessionId, bool)>,
     answered: VecDeque<(CallId, Answer)>,
+    /// The workloads that it must have admitted, as the [judge](Self::note_admitted) of its decisions finds.
+    admitted: BTreeSet<Uid>,
     /// Which status of each semaphore it has read.
     recorded: Vec<u64>,
     /// What the watch of each semaphore last returned, for a flaw.
@@ -169,6 +171,7 @@ impl Operator {
             lives: BTreeSet::new(),
             answered: VecDeque::new(),
             recorded: vec![0; outside.places.len()],
+            admitted: BTreeSet::new(),
             listed: vec![None; outside.places.len()],
             watched: vec![0; outside.places.len()],
         };
@@ -176,6 +179,11 @@ impl Operator {
             operator.engine.distort_stances(distort);
         }
         operator.see_workloads(outside);
+        // What it finds counts as admitted.
+        let found = operator.store.unadmitted.take();
+        if !timeless {
+            operator.admitted = found;
+        }
         operator
     }
 
@@ -187,6 +195,7 @@ impl Operator {
             flaw: self.flaw,
         };
         tell(&mut self.engine, now(outside), &view);
+        self.store.unadmitted = store.unadmitted;
         self.collect(outside);
     }
 
@@ -234,6 +243,10 @@ impl Operator {
         });
         let seen: Vec<_> = seen.collect();
         let before = std::mem::replace(&mut self.store.workloads, seen);
+        let known = |uid: &Uid| before.iter().any(|workload| workload.uid == *uid);
+        let all = self.store.workloads.iter().map(|workload| &workload.uid);
+        let newcomers = all.filter(|uid| !known(uid)).cloned();
+        self.store.unadmitted.borrow_mut().extend(newcomers);
         let same = |one: &[Arc<Workload>], workload: &Workload| {
             one.iter()
                 .any(|other| other.uid == workload.uid && other.version == workload.version)
@@ -358,6 +371,56 @@ impl Operator {
                 while engine.pass(now, view).is_some() {}
             },
         );
+        if !self.timeless {
+            self.note_admitted(outside);
+        }
+    }
+
+    /// Notes the workloads that it has seen wait while all that wait had room. These wait on from now on.
+    fn note_admitted(&mut self, outside: &Outside) {
+        let waiting = self.store.waiting(outside);
+        let has_room = |place: usize| {
+            let most = outside.places[place].settings.wait.max_waiting;
+            let there = waiting
+                .iter()
+                .filter(|other| outside.asks(other)[place] > 0);
+            most.is_none_or(|most| there.count() <= usize::try_from(most).unwrap())
+        };
+        let admitted = waiting.iter().filter(|workload| {
+            let asks = outside.asks(workload);
+            (0..outside.places.len()).all(|place| asks[place] == 0 || has_room(place))
+        });
+        let admitted: Vec<Uid> = admitted.map(|workload| workload.uid.clone()).collect();
+        self.admitted.extend(admitted);
+    }
+
+    /// No workload fails in a full queue that was admitted or holds a slot, and none while fewer others wait than may.
+    fn judge_failure(&self, outside: &Outside, fail: &Fail) {
+        let Failed::QueueFull { semaphore, .. } = &fail.why else {
+            return;
+        };
+        let uid = &fail.workload.uid;
+        assert!(!self.admitted.contains(uid), "it was admitted: {fail:?}");
+        let mut places = 0..outside.places.len();
+        let place = places.find(|place| queue(outside, *place).title() == *semaphore);
+        let place = place.expect("a semaphore");
+        let known = self.engine.queue(&queue(outside, place));
+        let reading = known.and_then(Queue::last_reading).expect("a reading");
+        let contenders = outside.sight(place).contenders;
+        let holds = |uid: &Uid| {
+            let mut own = contenders.iter().filter(|(_, of)| of.as_ref() == Some(uid));
+            own.any(|(session, _)| reading.holds(session))
+        };
+        let others = self.store.waiting(outside).into_iter().filter(|other| {
+            other.uid != *uid && outside.asks(other)[place] > 0 && !holds(&other.uid)
+        });
+        let most = outside.places[place].settings.wait.max_waiting;
+        let most = usize::try_from(most.unwrap_or(u32::MAX)).unwrap();
+        let waiting = others.count();
+        assert!(
+            waiting >= most,
+            "the queue has room: {waiting} wait, {fail:?}"
+        );
     }
 
     fn lives(&self, outside: &Outside) -> BTreeSet<(SessionId, bool)> {
@@ -419,12 +482,17 @@ impl Operator {
                 Call::Write {
                     write, not_after, ..
                 },
-            ) => Some(Step::Patch {
-                id,
-                read: self.last_read(&write.target().uid, outside),
-                patch: write.into(),
-                not_after,
-            }),
+            ) => {
+                if let Write::Fail(fail) = &write {
+                    self.judge_failure(outside, fail);
+                }
+                Some(Step::Patch {
+                    id,
+                    read: self.last_read(&write.target().uid, outside),
+                    patch: write.into(),
+                    not_after,
+                })
+            }
             Action::Call(id, Call::CreateSession { name, .. }) => {
                 Some(Step::MakeSession { id, name })
             }

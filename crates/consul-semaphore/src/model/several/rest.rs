@@ -56,6 +56,23 @@ pub(super) fn waiting(outside: &Outside) -> Vec<Arc<Workload>> {
     waiting
 }
 
+/// No more workloads wait in a queue than may.
+pub(super) fn check_bounds(outside: &Outside) {
+    let waiting = waiting(outside);
+    for (number, place) in outside.places.iter().enumerate() {
+        let there = waiting
+            .iter()
+            .filter(|workload| outside.asks(workload)[number] > 0);
+        let (waiting, most) = (there.count(), place.settings.wait.max_waiting);
+        let most = usize::try_from(most.unwrap_or(u32::MAX)).unwrap();
+        assert!(
+            waiting <= most,
+            "{waiting} wait where {most} may: {:?}",
+            place.settings.name
+        );
+    }
+}
+
 /// How many slots of each semaphore may be held after a grant to this workload; `None` if it grants nothing now.
 fn in_force(outside: &Outside, sights: &[Sight], workload: &Workload) -> [Option<usize>; 3] {
     let mut limits = [None; 3];

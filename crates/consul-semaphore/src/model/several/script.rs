@@ -29,6 +29,18 @@ impl Script {
         world.drain();
         world.outside.seen
     }
+
+    /// Whenever nothing is left to do, no more workloads wait than may.
+    pub(super) fn run_bounded(&self) {
+        let mut world = World::new(&self.setup, None);
+        for event in self.events.iter().chain([&Event::Rest]) {
+            world.happen(event);
+            if matches!(event, Event::Rest) {
+                rest::check_bounds(&world.outside);
+            }
+        }
+        world.drain();
+    }
 }
 
 fn any_one() -> impl Strategy<Value = usize> {
@@ -122,6 +134,7 @@ fn specs() -> BoxedStrategy<Event> {
         2 => (place(), prop::option::weighted(0.7, (1..3_u32, 0..2_i32)))
             .prop_map(|(place, reserved)| Event::Reserve(place, reserved)),
         1 => (place(), 0..20_u64).prop_map(|(place, seconds)| Event::SetCooldown(place, seconds)),
+        2 => (place(), prop::option::weighted(0.8, 1..3_u32)).prop_map(|(place, most)| Event::Bound(place, most)),
     ]
     .boxed()
 }
@@ -192,6 +205,41 @@ pub(super) fn restored() -> impl Strategy<Value = Script> {
 
 fn restores() -> BoxedStrategy<Event> {
     prop_oneof![2 => Just(Event::Snapshot), 1 => Just(Event::Restore)].boxed()
+}
+
+/// What waits stays in its queue or leaves it for good, no operator ends, and nothing keeps a slot from a workload that
+/// is about to get it. So all that waits was admitted while there was room.
+pub(super) fn bounded() -> impl Strategy<Value = Script> {
+    (setup(), vec(1..3_u32, 3), events()).prop_map(|(mut setup, most, mut events)| {
+        setup.operators = 1;
+        setup.clients.clear();
+        events.retain(|event| !may_exceed_a_bound(event));
+        let bounds = (0..3).zip(most);
+        let first = bounds.map(|(place, most)| Event::Bound(place, Some(most)));
+        Script {
+            setup,
+            events: first.chain(events).collect(),
+        }
+    })
+}
+
+/// Whether more workloads than may can wait in a queue because this happens.
+fn may_exceed_a_bound(event: &Event) -> bool {
+    let restarts = matches!(event, Event::Crash(_) | Event::Bound(..));
+    let loses = matches!(event, Event::Expire(_) | Event::TakeOut(_));
+    let comes_back = matches!(
+        event,
+        Event::Hold(..) | Event::Suspend(_) | Event::Forbid(..)
+    );
+    let closes = matches!(
+        event,
+        Event::Pause(..)
+            | Event::SetLimit(..)
+            | Event::Window(..)
+            | Event::SmallWindow(..)
+            | Event::Reserve(..)
+    );
+    restarts || loses || comes_back || closes
 }
 
 /// Anything happens with a rate as the first semaphore, which nobody changes and nobody else uses.

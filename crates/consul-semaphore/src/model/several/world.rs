@@ -83,6 +83,8 @@ pub(super) enum Event {
     /// Reserves so many slots for workloads of this priority and above.
     Reserve(usize, Option<(u32, i32)>),
     SetCooldown(usize, u64),
+    /// So many may wait in a queue.
+    Bound(usize, Option<u32>),
 
     Arrive(usize),
     LookAndClaim(usize),
@@ -406,6 +408,9 @@ pub(super) fn by_others(outside: &mut Outside, event: &Event) {
         Event::Pause(place, paused) => outside.respec(*place, |settings| settings.paused = *paused),
         Event::SetCooldown(place, seconds) => outside.respec(*place, |settings| {
             settings.cooldown = Duration::from_secs(*seconds);
+        }),
+        Event::Bound(place, most) => outside.respec(*place, |settings| {
+            settings.wait.max_waiting = *most;
         }),
         Event::Window(place, limit) => {
             set_windows(outside, *place, limit.map_or(Opens::Later, Opens::UpTo));

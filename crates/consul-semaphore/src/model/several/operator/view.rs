@@ -2,6 +2,7 @@
 //! which each semaphore that they ask for could ever give what they ask for, as in the operator's index.
 
 use std::{
+    cell::RefCell,
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
 };
@@ -22,12 +23,27 @@ pub(super) struct Store {
     pub(super) workloads: Vec<Arc<Workload>>,
     /// The sessions that it renews.
     pub(super) kept: BTreeSet<SessionId>,
+    /// The workloads that have come since the process began, and were not admitted to their queues.
+    pub(super) unadmitted: RefCell<BTreeSet<Uid>>,
 }
 
 impl Store {
     pub(super) fn workload(&self, uid: &Uid) -> Option<Arc<Workload>> {
         let mut workloads = self.workloads.iter();
         workloads.find(|workload| workload.uid == *uid).cloned()
+    }
+
+    /// The workloads that are in queues, as the observer counts them.
+    pub(super) fn waiting(&self, outside: &Outside) -> Vec<Arc<Workload>> {
+        let workloads = self.workloads.iter();
+        let waiting = workloads.filter(|workload| {
+            let asks = outside.asks(workload).into_iter().zip(&outside.places);
+            let can_ever_start = asks
+                .into_iter()
+                .all(|(asks, place)| asks <= place.ever(workload.priority));
+            workload.is_queued() && can_ever_start
+        });
+        waiting.cloned().collect()
     }
 }
 
@@ -221,6 +237,36 @@ impl Lookup for OfQueue<'_> {
             })
         });
         superseded.take(most).collect()
+    }
+
+    fn unadmitted(&self, most: usize) -> Vec<Arc<Workload>> {
+        let unadmitted = self.view.store.unadmitted.borrow();
+        let mut newcomers = self.queued();
+        newcomers.retain(|workload| unadmitted.contains(&workload.uid));
+        newcomers.sort_by_key(|workload| workload.arrival());
+        newcomers.truncate(most);
+        newcomers
+    }
+
+    fn admit(&self, workload: &Uid) {
+        if self.view.flaw != Some(Flaw::ForgetsTheAdmitted) {
+            self.view.store.unadmitted.borrow_mut().remove(workload);
+        }
+    }
+
+    fn count_waiting(&self) -> usize {
+        self.queued().len()
+    }
+
+    fn count_admitted(&self, apart: &BTreeSet<Uid>) -> Option<usize> {
+        let unadmitted = self.view.store.unadmitted.borrow();
+        let mut admitted = self.queued();
+        admitted.retain(|workload| {
+            let counts = !apart.contains(&workload.uid);
+            let counts = counts || self.view.flaw == Some(Flaw::CountsHolders);
+            counts && !unadmitted.contains(&workload.uid)
+        });
+        Some(admitted.len())
     }
 
     fn replaceable(&self, by: &Workload) -> Vec<Located> {
