@@ -87,6 +87,9 @@ pub(super) enum Reason {
     /// The Job failed because it had waited for as long as `wait-timeout` or `spec.waitTimeout` allows. The message
     /// says which slots the Job waited for, and who held them.
     WaitTimedOut,
+    /// The Job failed because it came while as many Jobs waited as `spec.maxWaiting` allows. The message says how many
+    /// waited, and for which semaphore. Create the Job again when fewer wait, or raise `spec.maxWaiting`.
+    QueueFull,
     /// The Job failed because a newer Job, which the message names, waits for the same slots: `on-contention` is
     /// `ReplaceWaiting` or `ReplaceRunning` in both.
     Superseded,
@@ -175,6 +178,7 @@ impl Reason {
             Self::SlotLost
             | Self::Contended
             | Self::WaitTimedOut
+            | Self::QueueFull
             | Self::Superseded
             | Self::Replaced
             | Self::RanWithoutSlot
@@ -215,7 +219,7 @@ impl Reason {
             Self::RanWithoutSlot => "Suspend",
             Self::OnHold | Self::PutOnHold => "Hold",
             Self::Skipped => "Delete",
-            Self::Contended | Self::WaitTimedOut | Self::Superseded => "Fail",
+            Self::Contended | Self::WaitTimedOut | Self::QueueFull | Self::Superseded => "Fail",
             Self::Replaced | Self::ShutDown => "End",
             Self::NoSemaphore
             | Self::Malformed

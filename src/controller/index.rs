@@ -91,6 +91,9 @@ struct IndexState {
     alike: Alike,
     /// Workloads that have been on hold since they were first seen.
     held_from_the_start: BTreeSet<Uid>,
+    /// Workloads that have come and were neither started nor admitted to their queues, whether they are in a queue yet
+    /// or not. Workloads that the first list shows are not among them.
+    unadmitted: IdSet<Uid>,
     lists: Lists,
     /// Queues that are due a pass.
     due: DirtySet<QueueRef>,
@@ -204,6 +207,8 @@ struct IndexedQueue {
     deadlines: DueTimes<i64>,
     /// Waiting workloads that a newer one supersedes. Some of the newer ones may be gone by now.
     superseded: BTreeSet<Uid>,
+    /// Waiting workloads that were not admitted, in the order in which they came.
+    unadmitted: BTreeSet<Place>,
     /// Workloads that have this queue as their first, and whose start of the wait is still to be recorded.
     unrecorded: BTreeSet<Uid>,
     bound: BTreeSet<Uid>,
@@ -687,6 +692,47 @@ impl Index {
         superseded
     }
 
+    /// Returns the first waiting workloads that were not admitted, in the order in which they came.
+    pub(super) fn unadmitted(&self, queue: &QueueRef, most: usize) -> Vec<Arc<Workload>> {
+        let state = self.state();
+        let queues = state.queue(queue).into_iter();
+        let unadmitted = queues.flat_map(|queue| queue.unadmitted.iter().take(most));
+        unadmitted
+            .filter_map(|place| state.workload(place.uid()))
+            .collect()
+    }
+
+    /// Notes that a workload was admitted to its queues, as the pass over one of them decided. Passes over the others
+    /// are due, because they may have to report that the workload waits.
+    pub(super) fn admit(&self, queue: &QueueRef, workload: &Uid) {
+        self.state().admit(queue, workload);
+    }
+
+    /// Returns how many workloads wait in a queue.
+    pub(super) fn count_waiting(&self, queue: &QueueRef) -> usize {
+        let state = self.state();
+        state.queue(queue).map_or(0, |queue| queue.waiting.len())
+    }
+
+    /// Returns how many workloads wait in a queue and were admitted, without those in `apart`. Returns `None` while
+    /// workloads are listed anew.
+    pub(super) fn count_admitted(&self, queue: &QueueRef, apart: &BTreeSet<Uid>) -> Option<usize> {
+        let state = self.state();
+        if state.lists.are_anew(&queue.semaphore.namespace) {
+            return None;
+        }
+        let known = state.queue(queue)?;
+        let is_counted = |uid: &&Uid| {
+            let workload = state.workloads.get(uid).map(|tracked| &tracked.workload);
+            workload.is_some_and(|workload| {
+                known.waiting.contains(&workload.place()) && !state.unadmitted.contains(*uid)
+            })
+        };
+        let left_out = apart.iter().filter(is_counted).count();
+        let admitted = known.waiting.len().checked_sub(known.unadmitted.len())?;
+        admitted.checked_sub(left_out)
+    }
+
     /// Returns the running workloads that this workload may replace.
     pub(super) fn replaceable(&self, by: &Uid) -> Vec<Located> {
         let state = self.state();
@@ -711,13 +757,20 @@ impl Index {
         self.state().workloads.get(uid).cloned()
     }
 
-    /// Returns the workloads that were queued since the last call and still are.
+    /// Returns the workloads that were queued since the last call and still are. Workloads that were not admitted yet are
+    /// returned once they are, because they may fail instead of waiting.
     pub(super) fn newcomers(&self, reference: &QueueRef) -> Vec<TrackedWorkload> {
         let mut state = self.state();
         let Some(queue) = state.queue_mut(reference) else {
             return Vec::new();
         };
-        let newcomers = std::mem::take(&mut queue.newcomers);
+        let newcomers = std::mem::take(&mut queue.newcomers).into_iter();
+        let (later, newcomers) = newcomers.partition(|uid| state.unadmitted.contains(uid));
+        let Some(queue) = state.queue_mut(reference) else {
+            return Vec::new();
+        };
+        queue.newcomers = later;
+        let newcomers: BTreeSet<Uid> = newcomers;
         let Some(queue) = state.queue(reference) else {
             return Vec::new();
         };

@@ -333,6 +333,7 @@ async fn put_on_hold(
     let reason = match tracked.shape.fails_for() {
         Some("Contended") => Reason::Contended,
         Some("Superseded") => Reason::Superseded,
+        Some("QueueFull") => Reason::QueueFull,
         Some("Replaced") => Reason::Replaced,
         _ => Reason::WaitTimedOut,
     };

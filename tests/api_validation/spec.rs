@@ -197,6 +197,14 @@ async fn checks_what_ends_waits(api: &Semaphores) {
         "replaceAfter must be whole hours, minutes and seconds from 0s to 720h, such as 10m";
     api.refuse(invalid.map(replaces), "spec.replaceAfter", allowed)
         .await;
+    let bounds = |most: i32| json!({ "limit": 1, "maxWaiting": most });
+    for most in [1, 100_000] {
+        let made = api.accept(bounds(most)).await;
+        assert_eq!(made.spec.max_waiting, Some(most));
+    }
+    let allowed = "spec.maxWaiting in body should be";
+    api.refuse([0, 100_001].map(bounds), "spec.maxWaiting", allowed)
+        .await;
 }
 
 async fn checks_the_windows(api: &Semaphores) {

@@ -34,6 +34,7 @@ mod fair;
 mod few_operations;
 mod few_watches;
 mod finalizer_refused;
+mod full_queue;
 mod hand_over;
 mod hold;
 mod hostile;

@@ -12,7 +12,7 @@ const WAITS_SINCE: &str = "consul-semaphore.io/waits-since";
 const FAILED: &str = "consul-semaphore.io/failed";
 
 /// Waits until a Job has failed without a pod, and returns the message of the event that says why.
-async fn fails(job: &Job, why: &str) -> String {
+pub(crate) async fn fails(job: &Job, why: &str) -> String {
     job.is_failed().await;
     let object = job.get().await.expect("the Job");
     let conditions = object.status.and_then(|status| status.conditions);

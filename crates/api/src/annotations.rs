@@ -25,8 +25,8 @@ pub const ON_CONTENTION: &str = "consul-semaphore.io/on-contention";
 /// On a Job, by its user: how long the Job may wait before it fails: whole hours, minutes and seconds from 1s to 720h,
 /// such as `30m`. The default is the semaphore's `spec.waitTimeout`.
 pub const WAIT_TIMEOUT: &str = "consul-semaphore.io/wait-timeout";
-/// On a Job, by the operator: why it makes the Job fail: `Contended`, `WaitTimedOut`, `Superseded` or `Replaced`
-/// (and, of a row, its uid).
+/// On a Job, by the operator: why it makes the Job fail: `Contended`, `WaitTimedOut`, `QueueFull`, `Superseded`
+/// or `Replaced` (and, of a row, its uid).
 pub const FAILED: &str = "consul-semaphore.io/failed";
 /// On a Job, by the operator: the time since which its wait counts for `wait-timeout`, if nothing else records that
 /// time, or `OnHold`. The annotation exists if the Job was ever on hold, or has given its slots back before it was

@@ -199,6 +199,13 @@ pub struct ConsulSemaphoreSpec {
         .message("waitTimeout must be whole hours, minutes and seconds from 1s to 720h, such as 30m or 2h"))]
     pub wait_timeout: Option<WaitTimeout>,
 
+    /// The most Jobs that may wait in the queue, from 1 to 100000; each key of a keyed semaphore has a queue of its own.
+    /// A Job that comes while so many Jobs of this cluster wait, and that can't have its slots at once, fails. You can
+    /// change it at any time: Jobs that wait already go on waiting. By default, any number of Jobs may wait.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "i32", range(min = 1, max = 100_000))]
+    pub max_waiting: Option<i32>,
+
     /// How long a Job that holds a slot is protected before a newer Job with the annotation
     /// `consul-semaphore.io/on-contention: ReplaceRunning` may end it: whole hours, minutes and seconds from 0s to
     /// 720h, such as 10m. The default is 0s.

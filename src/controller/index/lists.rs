@@ -20,6 +20,8 @@ pub(super) struct Lists {
     unsaid_since: Option<i64>,
     /// Lists of workloads that are being received: when each of them began, and the workloads that were seen in it.
     workloads: HashMap<(KindName, WatchScope), (Moment, BTreeSet<Uid>)>,
+    /// Lists that were received before. Each of them showed all workloads of its kind and scope.
+    received: HashSet<(KindName, WatchScope)>,
     /// Scopes whose semaphores are all known. In other scopes a missing semaphore means nothing.
     semaphores: HashSet<WatchScope>,
 }
@@ -42,8 +44,22 @@ impl Lists {
 
     /// Notes that the list of a kind in a scope is complete; returns the workloads that were in it.
     pub(super) fn end(&mut self, kind: &KindName, scope: &WatchScope) -> Option<BTreeSet<Uid>> {
-        let (_, listed) = self.workloads.remove(&(kind.clone(), scope.clone()))?;
+        let list = (kind.clone(), scope.clone());
+        let (_, listed) = self.workloads.remove(&list)?;
+        self.received.insert(list);
         Some(listed)
+    }
+
+    /// Returns whether the first list of a kind in a namespace has not been received to its end.
+    pub(super) fn is_first(&self, kind: &KindName, namespace: &str) -> bool {
+        let mut received = self.received.iter();
+        !received.any(|(of, scope)| of == kind && scope.covers(namespace))
+    }
+
+    /// Returns whether workloads of a namespace are being listed anew, so that some of the known ones may be gone.
+    pub(super) fn are_anew(&self, namespace: &str) -> bool {
+        let mut lists = self.workloads.keys();
+        lists.any(|list| list.1.covers(namespace) && self.received.contains(list))
     }
 
     /// Returns whether a workload was made when no earlier operator could say that it waits.

@@ -28,6 +28,8 @@ impl IndexState {
         }
         let mut tracked = self.remnants.judge(tracked);
         let known = self.workloads.get(&uid).map(|known| &*known.workload);
+        let kind = &tracked.workload.kind;
+        let comes = known.is_none() && !self.lists.is_first(kind, &tracked.namespace);
         Arc::make_mut(&mut tracked.workload).note_wait(known, clock::time());
         self.note_start(&tracked.workload);
         if let Some(known) = self.workloads.get_mut(&uid)
@@ -35,6 +37,11 @@ impl IndexState {
         {
             *known = tracked.clone();
             return self.note_started(&tracked);
+        }
+        if tracked.workload.granted.is_some() {
+            self.unadmitted.remove(&uid);
+        } else if comes {
+            self.unadmitted.insert(uid.clone());
         }
         if !tracked.workload.hold {
             self.held_from_the_start.remove(&uid);
@@ -93,6 +100,25 @@ impl IndexState {
         self.pod_starts.forget(uid);
         self.remnants.remove(uid);
         self.held_from_the_start.remove(uid);
+        self.unadmitted.remove(uid);
+    }
+
+    /// Notes that a workload was admitted to its queues, by a pass over this queue.
+    pub(super) fn admit(&mut self, queue: &QueueRef, uid: &Uid) {
+        if !self.unadmitted.remove(uid) {
+            return;
+        }
+        let Some(workload) = self.workload(uid) else {
+            return;
+        };
+        for reference in self.workloads.queues_of(uid).to_vec() {
+            if let Some(known) = self.queue_mut(&reference) {
+                known.unadmitted.remove(&workload.arrival());
+                if reference != *queue {
+                    self.due.mark(reference);
+                }
+            }
+        }
     }
 
     /// Takes a workload out of its place. The current state of its semaphores does not matter for that.
@@ -102,11 +128,12 @@ impl IndexState {
         self.ungranted.remove(uid);
         self.mark_concerned(tracked);
         self.alike.forget(&tracked.workload);
-        let place = tracked.workload.place();
+        let (place, arrival) = (tracked.workload.place(), tracked.workload.arrival());
         for reference in self.workloads.take_queues(uid) {
             if let Some(queue) = self.queue_mut(&reference) {
                 queue.bound.remove(uid);
                 queue.waiting.remove(&place);
+                queue.unadmitted.remove(&arrival);
                 queue.since.forget(uid);
                 queue.deadlines.forget(uid);
                 queue.superseded.remove(uid);
@@ -227,6 +254,7 @@ impl IndexState {
         let seconds = timeout.and_then(|timeout| i64::try_from(timeout.as_secs()).ok());
         let wait = workload.waits_since().zip(seconds);
         let ends = wait.map(|(since, seconds)| since.saturating_add(seconds));
+        let is_admitted = !self.unadmitted.contains(uid);
         let Some(queue) = self.queue_entry(reference) else {
             return;
         };
@@ -238,6 +266,9 @@ impl IndexState {
         }
         if announce {
             queue.newcomers.insert(uid.clone());
+        }
+        if !is_admitted {
+            queue.unadmitted.insert(workload.arrival());
         }
     }
 

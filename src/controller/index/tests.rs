@@ -1,5 +1,6 @@
 use std::time::Duration;
 
+mod admission;
 mod keyed;
 mod load;
 mod places;
@@ -424,6 +425,11 @@ fn newcomers_are_returned_once_and_not_after_a_list() {
     put(&index, tracked("new", |_| {}));
     put(&index, tracked("gone", |_| {}));
     index.remove(&"gone".into());
+    assert!(
+        index.newcomers(&queue("db")).is_empty(),
+        "it may fail instead of waiting"
+    );
+    index.admit(&queue("db"), &"new".into());
     assert_eq!(names_of(&index.newcomers(&queue("db"))), ["new"]);
     put(
         &index,
@@ -444,6 +450,7 @@ fn who_is_made_while_all_are_listed_is_announced() {
     put(&index, new("before the semaphore"));
     add(&index, "db", "db", false);
     index.semaphores_are_known(&WatchScope::Cluster);
+    index.admit(&queue("db"), &"before the semaphore".into());
     assert_eq!(
         names_of(&index.newcomers(&queue("db"))),
         ["before the semaphore", "in the list"]

@@ -55,6 +55,7 @@ pub(crate) fn settings_of(
     semaphore: &ConsulSemaphore,
 ) -> Settings {
     let period = semaphore.spec.period.map(Period::get);
+    let max_waiting = semaphore.spec.max_waiting;
     Settings {
         cluster: cluster.clone(),
         namespace: semaphore.metadata.namespace.clone().unwrap_or_default(),
@@ -81,6 +82,7 @@ pub(crate) fn settings_of(
         wait: WaitSettings {
             timeout: semaphore.spec.wait_timeout.map(WaitTimeout::get),
             replace_after: semaphore.spec.replace_after.get(),
+            max_waiting: max_waiting.and_then(|most| most.try_into().ok()),
         },
     }
 }

@@ -117,6 +117,22 @@ impl Lookup for OfQueue<'_> {
         self.index.superseded(self.queue, most)
     }
 
+    fn unadmitted(&self, most: usize) -> Vec<Arc<Workload>> {
+        self.index.unadmitted(self.queue, most)
+    }
+
+    fn admit(&self, workload: &Uid) {
+        self.index.admit(self.queue, workload);
+    }
+
+    fn count_waiting(&self) -> usize {
+        self.index.count_waiting(self.queue)
+    }
+
+    fn count_admitted(&self, apart: &BTreeSet<Uid>) -> Option<usize> {
+        self.index.count_admitted(self.queue, apart)
+    }
+
     fn replaceable(&self, by: &Workload) -> Vec<Located> {
         self.index.replaceable(&by.uid)
     }

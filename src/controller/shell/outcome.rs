@@ -315,6 +315,7 @@ impl Emitter<'_> {
             Failed::Contended(_) => JobEnd::Contended,
             Failed::TimedOut { .. } | Failed::Unqueued { .. } => JobEnd::WaitTimedOut,
             Failed::Superseded { .. } => JobEnd::Superseded,
+            Failed::QueueFull { .. } => JobEnd::QueueFull,
         });
         why
     }
@@ -564,6 +565,17 @@ pub(in crate::controller) fn explain_failure(
         Failed::Superseded { by } => {
             let note = format!("{ended}, because the newer {by} waits for the same slots");
             (Reason::Superseded, note)
+        }
+        Failed::QueueFull {
+            semaphore,
+            waiting,
+            most,
+        } => {
+            let note = format!(
+                "{ended}, because {waiting} workloads of this cluster wait for {semaphore}, and spec.maxWaiting is \
+                 {most}. Create it again when fewer wait, or raise spec.maxWaiting"
+            );
+            (Reason::QueueFull, note)
         }
     }
 }

@@ -51,6 +51,8 @@ pub enum JobEnd {
     Contended,
     /// The Job failed, because it had waited for as long as it may.
     WaitTimedOut,
+    /// The Job failed, because it came while as many Jobs waited as may.
+    QueueFull,
     /// The Job failed while it waited, because a newer one waits for the same slots.
     Superseded,
     /// The Job was ended while it ran, because a newer one replaces it.
@@ -58,10 +60,11 @@ pub enum JobEnd {
 }
 
 impl JobEnd {
-    pub(super) const ALL: [Self; 5] = [
+    pub(super) const ALL: [Self; 6] = [
         Self::Skipped,
         Self::Contended,
         Self::WaitTimedOut,
+        Self::QueueFull,
         Self::Superseded,
         Self::Replaced,
     ];
