@@ -139,6 +139,7 @@ async fn conditions_say_what_they_are_about() {
     job.is_running().await;
     db.has_condition("SlotsAvailable", "False", "AllSlotsHeld")
         .await;
+    db.has_condition("LimitAgreed", "True", "LimitsMatch").await;
     db.is_ready().await;
     let conditions = db.status().await["conditions"].clone();
     let said: Vec<_> = conditions

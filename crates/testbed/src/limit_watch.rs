@@ -205,7 +205,7 @@ async fn follow_indices(consul: Consul, prefix: String, state: Arc<Mutex<State>>
             continue;
         };
         index = if at < index { 0 } else { at };
-        let shared = shared_indices(&entries);
+        let shared = shared_indices(&prefix, &entries);
         state.lock().seen.shared_indices.extend(shared);
         if entries.len() > MANY {
             tokio::time::sleep(10 * PAUSE).await;
@@ -213,11 +213,17 @@ async fn follow_indices(consul: Consul, prefix: String, state: Arc<Mutex<State>>
     }
 }
 
-/// Returns the slot indices that two of the contenders tell, each with their sessions.
-fn shared_indices(entries: &[Entry]) -> Vec<String> {
+/// Returns the slot indices that two of the contenders tell, each with their sessions. Contenders are locked by the
+/// session that they are named after, and lie directly below the prefix.
+fn shared_indices(prefix: &str, entries: &[Entry]) -> Vec<String> {
     let mut seen: HashMap<u64, &str> = HashMap::new();
+    let contender = |entry: &'_ &Entry| {
+        let session = entry.session.as_deref().unwrap_or_default();
+        entry.key == format!("{prefix}/{session}")
+    };
     let live = entries
         .iter()
+        .filter(contender)
         .filter_map(|entry| Some((entry, entry.session.as_deref()?)));
     let told = live.filter_map(|(entry, session)| {
         let body: Value = serde_json::from_slice(&entry.value).ok()?;

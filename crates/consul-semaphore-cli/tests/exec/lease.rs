@@ -45,7 +45,13 @@ async fn the_steps_of_a_pipeline_share_a_slot() {
     let stage = Stage::new().await;
     let slot = stage.acquire_one().await;
     let names: Vec<_> = slot.keys().map(String::as_str).collect();
-    let expected = ["FENCING_TOKEN", "LOCK_INDEX", "LOCK_KEY", "SESSION"];
+    let expected = [
+        "FENCING_TOKEN",
+        "LOCK_INDEX",
+        "LOCK_KEY",
+        "SESSION",
+        "SLOT_INDEX",
+    ];
     assert_eq!(
         names,
         expected.map(|name| format!("CONSUL_SEMAPHORE_{name}"))
