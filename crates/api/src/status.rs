@@ -137,7 +137,7 @@ pub struct HolderStatus {
     /// The number of the slot among all slots of the semaphore, from 0; left out for a holder that numbers nothing, such
     /// as `consul lock`, and for mode Rate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "u32")]
+    #[schemars(with = "i32")]
     pub slot_index: Option<u32>,
 
     /// The name in `spec.slotNames` that the holder was granted with this slot index.

@@ -155,6 +155,9 @@ impl ReleasableSlot {
     }
 }
 
+/// The key, session, `LockIndex`, fencing token and index of a slot.
+type SequencerTuple = (String, String, u64, u64, Option<u32>);
+
 /// A slot that is held until it is released or dropped.
 #[pyclass(frozen)]
 pub(crate) struct Slot(OfProcess<TakenSlot>);
@@ -197,8 +200,8 @@ impl Slot {
 
 #[pymethods]
 impl Slot {
-    /// Returns the key, session, `LockIndex`, fencing token and index of each slot that was granted together.
-    fn sequencers(&self) -> PyResult<Vec<(String, String, u64, u64, Option<u32>)>> {
+    /// Returns the sequencer of each slot that was granted together.
+    fn sequencers(&self) -> PyResult<Vec<SequencerTuple>> {
         let sequencers = self.0.get()?.sequencers.iter();
         let all = sequencers.map(|of| {
             let session = of.session.to_string();

@@ -72,7 +72,7 @@ pub struct HeldSlot {
     lock_index: u64,
     fencing_token: u64,
     index: Option<u32>,
-    name: Option<String>,
+    name: Option<Box<str>>,
 }
 
 impl HeldSlot {
@@ -88,7 +88,7 @@ impl HeldSlot {
             lock_index: contender.lock_index,
             fencing_token: contender.modify_index,
             index,
-            name,
+            name: name.map(String::into_boxed_str),
         }
     }
 

@@ -122,16 +122,28 @@ mod tests {
     use crate::{Mode, samples};
     use consul_client::{Listing, clock::Moment};
 
-    /// `p` with these holders, each with the index that its contender tells; `None`: it has no contender any more.
-    fn reading(holders: &[(&str, Option<Option<u32>>)]) -> Reading {
+    /// What a holder's contender tells.
+    #[derive(Clone, Copy)]
+    enum Tells {
+        Index(u32),
+        Nothing,
+        /// The contender is gone.
+        Gone,
+    }
+    use Tells::{Gone, Index, Nothing};
+
+    /// `p` with these holders.
+    fn reading(holders: &[(&str, Tells)]) -> Reading {
         let named: Vec<_> = holders
             .iter()
             .map(|(name, _)| format!("\"{name}\":true"))
             .collect();
         let body = format!(r#"{{"Limit":9,"Holders":{{{}}}}}"#, named.join(","));
-        let living = holders
-            .iter()
-            .filter_map(|(name, index)| Some((name, (*index)?)));
+        let living = holders.iter().filter_map(|(name, tells)| match tells {
+            Index(index) => Some((name, Some(*index))),
+            Nothing => Some((name, None)),
+            Gone => None,
+        });
         let contenders = living.map(|(name, slot_index)| {
             let body = ContenderBody {
                 slot_index,
@@ -152,7 +164,7 @@ mod tests {
         Reading::new("p".parse().unwrap(), Mode::Semaphore, listing)
     }
 
-    fn known(holders: &[(&str, Option<Option<u32>>)]) -> SlotIndices {
+    fn known(holders: &[(&str, Tells)]) -> SlotIndices {
         let mut indices = SlotIndices::default();
         indices.observe(&reading(holders));
         indices
@@ -160,18 +172,14 @@ mod tests {
 
     #[test]
     fn the_smallest_index_that_nobody_has_comes_next() {
-        let indices = known(&[
-            ("a", Some(Some(0))),
-            ("b", Some(None)),
-            ("c", Some(Some(2))),
-        ]);
+        let indices = known(&[("a", Index(0)), ("b", Nothing), ("c", Index(2))]);
         let mut draft = indices.draft();
         assert_eq!([draft.take(), draft.take(), draft.take()], [1, 3, 4]);
     }
 
     #[test]
     fn what_is_given_back_in_the_same_transaction_is_free() {
-        let indices = known(&[("a", Some(Some(0))), ("b", Some(Some(1)))]);
+        let indices = known(&[("a", Index(0)), ("b", Index(1))]);
         let mut draft = indices.draft();
         assert_eq!(draft.take(), 2);
         draft.free(&"b".into());
@@ -181,11 +189,11 @@ mod tests {
 
     #[test]
     fn an_index_that_two_have_is_free_once_neither_has_it() {
-        let mut indices = known(&[("a", Some(Some(0))), ("b", Some(Some(0)))]);
+        let mut indices = known(&[("a", Index(0)), ("b", Index(0))]);
         let mut draft = indices.draft();
         draft.free(&"a".into());
         assert_eq!(draft.take(), 1);
-        indices.observe(&reading(&[("b", Some(Some(0)))]));
+        indices.observe(&reading(&[("b", Index(0))]));
         assert_eq!(indices.draft().take(), 1);
         indices.observe(&reading(&[]));
         assert_eq!(indices.draft().take(), 0);
@@ -193,8 +201,8 @@ mod tests {
 
     #[test]
     fn a_dead_holder_keeps_its_index_until_it_is_pruned() {
-        let mut indices = known(&[("a", Some(Some(0)))]);
-        indices.observe(&reading(&[("a", None)]));
+        let mut indices = known(&[("a", Index(0))]);
+        indices.observe(&reading(&[("a", Gone)]));
         assert_eq!(indices.draft().take(), 1);
         indices.observe(&reading(&[]));
         assert_eq!(indices.draft().take(), 0);
@@ -202,7 +210,7 @@ mod tests {
 
     #[test]
     fn a_reserved_index_is_given_to_nobody_even_if_its_slot_is_given_back() {
-        let indices = known(&[("a", Some(Some(0)))]);
+        let indices = known(&[("a", Index(0))]);
         let mut draft = indices.draft();
         draft.reserve(1);
         draft.reserve(0);

@@ -752,7 +752,11 @@ mod tests {
             named.next().unwrap().denied.push(verb);
             rest
         };
-        let words = ["may not patch", "started", "kubectl apply -k config/rbac"];
+        let words = [
+            "may not patch",
+            "start or suspend Jobs",
+            "kubectl apply -k config/rbac",
+        ];
         only(without("jobs", "patch"), "jobs", Outcome::Failed, &words);
         only(
             without("events", "create"),
@@ -768,7 +772,7 @@ mod tests {
         for elects in [true, false] {
             for (verb, words) in [
                 ("create", ["nothing is granted", "create its Leases"]),
-                ("update", ["no replica leads", "last proved to hold"]),
+                ("update", ["no replica leads", "just proved their slots"]),
             ] {
                 let mut rest = Rest { elects, ..rest() };
                 let of_lease = |right: &&mut CheckedRight| {
