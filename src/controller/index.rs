@@ -91,8 +91,8 @@ struct IndexState {
     alike: Alike,
     /// Workloads that have been on hold since they were first seen.
     held_from_the_start: BTreeSet<Uid>,
-    /// Workloads that have come and were neither started nor admitted to their queues, whether they are in a queue yet
-    /// or not. Workloads that the first list shows are not among them.
+    /// Workloads that have come and were not admitted to their queues, whether they are in a queue yet or not. Workloads
+    /// that the first list shows are not among them.
     unadmitted: IdSet<Uid>,
     lists: Lists,
     /// Queues that are due a pass.

@@ -38,9 +38,7 @@ impl IndexState {
             *known = tracked.clone();
             return self.note_started(&tracked);
         }
-        if tracked.workload.granted.is_some() {
-            self.unadmitted.remove(&uid);
-        } else if comes {
+        if comes {
             self.unadmitted.insert(uid.clone());
         }
         if !tracked.workload.hold {

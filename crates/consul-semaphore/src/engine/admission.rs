@@ -2,8 +2,8 @@
 //!
 //! A workload that comes is a newcomer until it is admitted to all queues in which it asks for slots, or fails. Once
 //! admitted it waits on, whatever becomes of [`WaitSettings::max_waiting`](crate::WaitSettings::max_waiting). The caller
-//! stores which workloads are newcomers. Those that it finds when it starts are none: an earlier process may have
-//! admitted them, and nothing records that.
+//! stores which workloads are newcomers. Workloads that were ever granted slots count as admitted. So do those that the
+//! caller finds when it starts, because an earlier process may have admitted them, and nothing records that.
 //!
 //! A queue is full when as many workloads wait in it as may. A workload does not wait if it holds slots, can have its
 //! slots at once, is being written to, or can't be started because the API server refuses that.
@@ -99,7 +99,7 @@ impl Engine {
                     rooms.insert(of.clone(), self.room(of, now, stores));
                 }
             }
-            match judge(queue, &queues, &newcomer.uid, &rooms, failed) {
+            match judge(queue, &queues, newcomer, &rooms, failed) {
                 Admission::Admitted => {
                     stores.of(queue).admit(&newcomer.uid);
                     admitted += 1;
@@ -213,10 +213,14 @@ impl Engine {
 fn judge(
     queue: &QueueRef,
     queues: &[QueueRef],
-    newcomer: &Uid,
+    newcomer: &Workload,
     rooms: &BTreeMap<QueueRef, Option<Room>>,
     failed: usize,
 ) -> Admission {
+    if !newcomer.was_never_granted() {
+        return Admission::Admitted;
+    }
+    let newcomer = &newcomer.uid;
     let mut has_room = true;
     let mut full = None;
     for of in queues {

@@ -87,27 +87,6 @@ fn who_is_admitted_stays_admitted_whatever_changes() {
 }
 
 #[test]
-fn who_was_started_was_admitted() {
-    let index = listed();
-    put(&index, tracked("a", |_| {}));
-    let started = |phase| {
-        tracked("a", |tracked| {
-            let workload = workload(tracked);
-            workload.version = "11".into();
-            workload.phase = phase;
-            workload.granted = Some(Granted::by("db/s", "s"));
-        })
-    };
-    put(&index, started(Phase::Running));
-    let mut given_back = started(Phase::Idle);
-    let later = workload(&mut given_back);
-    (later.version, later.granted) = ("12".into(), None);
-    put(&index, given_back);
-    assert_eq!(unadmitted(&index), [""; 0]);
-    assert_eq!(admitted(&index, &[]), Some(1));
-}
-
-#[test]
 fn only_admitted_ones_that_wait_here_are_counted_off() {
     let index = listed();
     for name in ["a", "b", "new"] {

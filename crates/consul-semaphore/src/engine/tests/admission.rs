@@ -186,6 +186,18 @@ fn only_what_waits_counts() {
     assert_eq!(world.turned_away(), ["c"], "it was granted once");
 }
 
+/// Nothing admitted it before, because it did not wait.
+#[test]
+fn what_was_ever_granted_slots_was_admitted() {
+    let mut world = bounded(&[("db", 1)], 1);
+    world.come(&["a", "b"]);
+    world.waits("given-back", &["db"], |workload| {
+        workload.reported = vec!["s".into()];
+    });
+    world.come(&["c"]);
+    assert_eq!(world.turned_away(), ["c"]);
+}
+
 #[test]
 fn a_paused_semaphore_has_a_full_queue_too() {
     let mut world = bounded(&[("db", 1)], 1);

@@ -207,13 +207,20 @@ fn restores() -> BoxedStrategy<Event> {
     prop_oneof![2 => Just(Event::Snapshot), 1 => Just(Event::Restore)].boxed()
 }
 
-/// What waits stays in its queue or leaves it for good, no operator ends, and nothing keeps a slot from a workload that
-/// is about to get it. So all that waits was admitted while there was room.
+/// Workloads that ask for one slot each wait in the order in which they came, stay in their queue or leave it for good, and
+/// nothing keeps a slot from one that is about to get it. So all that waits was admitted while there was room.
 pub(super) fn bounded() -> impl Strategy<Value = Script> {
     (setup(), vec(1..3_u32, 3), events()).prop_map(|(mut setup, most, mut events)| {
         setup.operators = 1;
         setup.clients.clear();
         events.retain(|event| !may_exceed_a_bound(event));
+        for event in &mut events {
+            if let Event::Create(asks, priority, _) = event {
+                let place = asks.iter().position(|slots| *slots > 0).unwrap_or(0);
+                (*asks, *priority) = ([0; 3], 0);
+                asks[place] = 1;
+            }
+        }
         let bounds = (0..3).zip(most);
         let first = bounds.map(|(place, most)| Event::Bound(place, Some(most)));
         Script {
@@ -227,6 +234,7 @@ pub(super) fn bounded() -> impl Strategy<Value = Script> {
 fn may_exceed_a_bound(event: &Event) -> bool {
     let restarts = matches!(event, Event::Crash(_) | Event::Bound(..));
     let loses = matches!(event, Event::Expire(_) | Event::TakeOut(_));
+    let overtakes = matches!(event, Event::CreateAlike(..));
     let comes_back = matches!(
         event,
         Event::Hold(..) | Event::Suspend(_) | Event::Forbid(..)
@@ -239,7 +247,7 @@ fn may_exceed_a_bound(event: &Event) -> bool {
             | Event::SmallWindow(..)
             | Event::Reserve(..)
     );
-    restarts || loses || comes_back || closes
+    restarts || loses || overtakes || comes_back || closes
 }
 
 /// Anything happens with a rate as the first semaphore, which nobody changes and nobody else uses.
