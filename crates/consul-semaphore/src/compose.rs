@@ -287,9 +287,8 @@ impl<'a> Composer<'a> {
 
     /// Adds all holders of a grant, or none. Their contenders tell `asked`, which is everything that is granted
     /// together.
-    pub(super) fn grant(&mut self, grant: Grant, asked: &Asked, regrant: Option<Regrant<'_>>) {
-        let index = regrant.as_ref().map(|regrant| regrant.index);
-        let swap = regrant.and_then(|regrant| regrant.swap);
+    pub(super) fn grant(&mut self, grant: Grant, asked: &Asked, regrant: Option<&Regrant<'_>>) {
+        let swap = regrant.and_then(|regrant| regrant.swap.as_ref());
         let slots = grant.sessions.len();
         let operations = match self.draft {
             Draft::Semaphore(_) => slots + usize::from(swap.is_some()),
@@ -304,10 +303,13 @@ impl<'a> Composer<'a> {
         }
         if let Some((session, check)) = swap {
             self.take_out(session);
-            self.checks.push(check);
+            self.checks.push(check.clone());
         }
         for (ordinal, session) in &grant.sessions {
-            let index = index.unwrap_or_else(|| self.next_index(session));
+            let index = match regrant {
+                Some(regrant) => regrant.index,
+                None => self.next_index(session),
+            };
             let value = self.body_of_holder(&grant.workload, *ordinal, asked.clone(), index);
             match &mut self.draft {
                 Draft::Semaphore(semaphore) => {

@@ -423,7 +423,7 @@ impl ContenderBody {
         claimed.min(MOST_SLOTS)
     }
 
-    /// Returns the name of the slot in a form that is safe to show, whoever has written it.
+    /// Returns the name of the slot in a form that is safe to show, because anybody may have written the name.
     pub fn shown_slot_name(&self) -> Option<String> {
         let name = self.slot_name.as_ref()?;
         Some(one_line(name, LONGEST_NAME))

@@ -314,6 +314,11 @@ impl Reading {
         self.roles.holders.get(session) == Some(&true)
     }
 
+    /// Whether a session holds a slot, or may hold one because the lock key can't be read.
+    pub(super) fn may_hold(&self, session: &SessionId) -> bool {
+        self.holds(session) || !self.is_readable()
+    }
+
     /// Returns the holders whose contender is deleted or has no session, each with the check that fails a transaction
     /// if that has changed. A mutex has no dead holders, because Consul itself frees it.
     pub fn dead_holders(&self) -> BTreeMap<SessionId, Op> {

@@ -12,8 +12,8 @@ use super::{
     turns::WINDOW,
     workload::{Granted, KindName, Phase, SlotRequest, Traits, Uid, Workload},
 };
-use crate::{OnContention, Wait};
-use consul_client::{Entry, clock::Moment};
+use crate::{OnContention, Reading, Wait};
+use consul_client::{Entry, Listing, clock::Moment};
 
 pub(super) const LOCK_KEY: &str = "p/.lock";
 
@@ -135,6 +135,17 @@ pub(super) fn settings(limit: u32) -> Settings {
         transient: false,
         wait: WaitSettings::default(),
     }
+}
+
+/// Returns the prefix `p` of a semaphore with these keys.
+pub(super) fn reading(entries: Vec<Entry>) -> Reading {
+    let listing = Listing {
+        entries: entries.into(),
+        index: 9,
+        sent: Moment::now(),
+        reset: false,
+    };
+    Reading::new("p".parse().unwrap(), Mode::Semaphore, listing)
 }
 
 /// The body of the contender of a holder with this session.

@@ -6,8 +6,8 @@ use crate::plan::{HeldSlot, Start};
 use consul_client::SessionId;
 
 /// A slot as the programs that run in it know it: Consul's sequencer
-/// (<https://developer.hashicorp.com/consul/docs/dynamic-app-config/sessions>) the fencing token, and the index of the slot. A workload with
-/// several slots gets a JSON list of sequencers.
+/// (<https://developer.hashicorp.com/consul/docs/dynamic-app-config/sessions>), the fencing token, and the index of the
+/// slot. A workload with several slots gets a JSON list of sequencers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Sequencer {

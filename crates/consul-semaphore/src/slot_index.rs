@@ -119,8 +119,7 @@ impl IndexDraft<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Mode, samples};
-    use consul_client::{Listing, clock::Moment};
+    use crate::samples;
 
     /// What a holder's contender tells.
     #[derive(Clone, Copy)]
@@ -152,16 +151,8 @@ mod tests {
             let value = serde_json::to_string(&body).unwrap();
             samples::entry(&format!("p/{name}"), Some(name), &value)
         });
-        let entries: Vec<_> = contenders
-            .chain([samples::entry("p/.lock", None, &body)])
-            .collect();
-        let listing = Listing {
-            entries: entries.into(),
-            index: 9,
-            sent: Moment::default(),
-            reset: false,
-        };
-        Reading::new("p".parse().unwrap(), Mode::Semaphore, listing)
+        let lock = samples::entry("p/.lock", None, &body);
+        samples::reading(contenders.chain([lock]).collect())
     }
 
     fn known(holders: &[(&str, Tells)]) -> SlotIndices {

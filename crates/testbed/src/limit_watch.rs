@@ -217,17 +217,12 @@ async fn follow_indices(consul: Consul, prefix: String, state: Arc<Mutex<State>>
 /// session that they are named after, and lie directly below the prefix.
 fn shared_indices(prefix: &str, entries: &[Entry]) -> Vec<String> {
     let mut seen: HashMap<u64, &str> = HashMap::new();
-    let contender = |entry: &'_ &Entry| {
-        let session = entry.session.as_deref().unwrap_or_default();
-        entry.key == format!("{prefix}/{session}")
-    };
-    let live = entries
-        .iter()
-        .filter(contender)
-        .filter_map(|entry| Some((entry, entry.session.as_deref()?)));
-    let told = live.filter_map(|(entry, session)| {
+    let told = entries.iter().filter_map(|entry| {
+        let session = entry.session.as_deref()?;
+        let is_contender = entry.key == format!("{prefix}/{session}");
         let body: Value = serde_json::from_slice(&entry.value).ok()?;
-        Some((body.get("slotIndex")?.as_u64()?, session))
+        let index = body.get("slotIndex")?.as_u64()?;
+        is_contender.then_some((index, session))
     });
     told.filter_map(|(index, session)| {
         let other = seen.insert(index, session)?;

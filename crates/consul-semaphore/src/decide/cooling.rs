@@ -15,7 +15,7 @@ impl<'a> Pass<'a> {
     /// from the time at which the workload is first seen done.
     pub(super) fn cool(&mut self, ours: &'a OwnContender) {
         // While the lock key can't be read, the contender may hold a slot all the same.
-        let may_hold = self.reading.holds(&ours.session) || !self.reading.is_readable();
+        let may_hold = self.reading.may_hold(&ours.session);
         match self.observed.cooldowns.end(&ours.session) {
             Some(end) if may_hold && end > self.observed.now => self.wake_at(end),
             None if may_hold && let Some((body, until)) = self.cooldown_of(ours) => {

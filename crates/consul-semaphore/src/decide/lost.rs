@@ -155,7 +155,7 @@ impl<'a> Pass<'a> {
                 swap,
             };
             self.composer
-                .grant(grant(workload, sessions, false), &asked, Some(regrant));
+                .grant(grant(workload, sessions, false), &asked, Some(&regrant));
         } else {
             // The slot is kept for the workload until its session is made.
             self.plan.sessions.push(SessionRequest {

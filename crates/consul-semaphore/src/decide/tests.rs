@@ -122,12 +122,7 @@ impl Facts {
         let body = ContenderBody {
             cooldown: seconds,
             cools_until: until.map(samples::time),
-            ..ContenderBody::new(
-                &self.settings.cluster,
-                &samples::ours(session, None).identity,
-                samples::time(0),
-                false,
-            )
+            ..samples::contender_body(session)
         };
         let key = format!("p/{session}");
         let mut entries = self.entries.iter_mut();

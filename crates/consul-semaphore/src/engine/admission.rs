@@ -1,8 +1,8 @@
 //! Admits workloads to the queues that they come into, and makes those fail that come into a full queue.
 //!
-//! A workload that comes is a newcomer until it is admitted to all queues in which it asks for slots, or fails. Once
-//! admitted it waits on, whatever becomes of [`WaitSettings::max_waiting`](crate::WaitSettings::max_waiting). The caller
-//! stores which workloads are newcomers. Workloads that were ever granted slots count as admitted. So do those that the
+//! A workload that comes is a newcomer until it is admitted to all queues in which it asks for slots, or fails. An
+//! admitted workload goes on waiting, even if [`WaitSettings::max_waiting`](crate::WaitSettings::max_waiting) is lowered.
+//! The caller stores which workloads are newcomers. Workloads that were ever granted slots count as admitted. So do those that the
 //! caller finds when it starts, because an earlier process may have admitted them, and nothing records that.
 //!
 //! A queue is full when as many workloads wait in it as may. A workload does not wait if it holds slots, can have its
@@ -254,12 +254,12 @@ fn judge(
     }
 }
 
-/// Returns the workloads that hold slots of a queue.
+/// Returns the workloads that hold slots of a queue, or may hold some.
 fn holding(queue: &Queue) -> BTreeSet<Uid> {
     let Some(reading) = queue.reading() else {
         return BTreeSet::new();
     };
     let own = queue.active.own_contenders();
-    let holding = own.filter(|(session, _)| reading.holds(session) || !reading.is_readable());
+    let holding = own.filter(|(session, _)| reading.may_hold(session));
     holding.map(|(_, identity)| identity.uid.clone()).collect()
 }

@@ -507,9 +507,7 @@ fn wait_state(queue: &Queue, workload: &Uid, now: Now) -> WaitState {
         .active
         .own_contenders()
         .chain(newcomers)
-        .any(|(session, identity)| {
-            identity.uid == *workload && (reading.holds(session) || !reading.is_readable())
-        });
+        .any(|(session, identity)| identity.uid == *workload && reading.may_hold(session));
     if holds {
         WaitState::Engaged
     } else {

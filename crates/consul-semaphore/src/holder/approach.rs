@@ -326,7 +326,6 @@ impl Approach {
 mod tests {
     use super::*;
     use crate::{Mode, samples};
-    use consul_client::Listing;
 
     /// `p` with two slots, these holders, and these who wait.
     fn reading(holders: &[&str], waiting: &[String]) -> Reading {
@@ -334,13 +333,7 @@ mod tests {
         let mut entries = vec![samples::entry("p/.lock", None, &body(2, holders))];
         entries.extend(holders.iter().map(|name| contender(name)));
         entries.extend(waiting.iter().map(|name| contender(name)));
-        let listing = Listing {
-            entries: entries.into(),
-            index: 9,
-            sent: Moment::now(),
-            reset: false,
-        };
-        Reading::new("p".parse().unwrap(), Mode::Semaphore, listing)
+        samples::reading(entries)
     }
 
     fn body(limit: u32, holders: &[&str]) -> String {
