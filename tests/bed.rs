@@ -194,7 +194,14 @@ async fn the_demo_leaves_nothing_on_a_cluster_that_is_there() {
 
     let mut demo = demo_on(&kubernetes, &consul).spawn().unwrap();
     let mut lines = BufReader::new(demo.stdout.take().unwrap());
-    line_after(&mut lines, "# Each of the two holds its slot");
+    eventually("two Jobs run", || async {
+        let active = "jsonpath={.items[*].status.active}";
+        let running = kubernetes
+            .kubectl(["get", "jobs", "-A", "-o", active])
+            .await;
+        same(running, "1 1".to_owned())
+    })
+    .await;
     kill("INT", demo.id());
     line_after(&mut lines, "The demo ends early: interrupted");
     line_after(&mut lines, "Nothing of it is left.");

@@ -142,7 +142,7 @@ pub(super) fn reading(entries: Vec<Entry>) -> Reading {
     let listing = Listing {
         entries: entries.into(),
         index: 9,
-        sent: Moment::now(),
+        sent: Moment::default(),
         reset: false,
     };
     Reading::new("p".parse().unwrap(), Mode::Semaphore, listing)

@@ -477,10 +477,10 @@ impl SemaphoreState {
         let news = found != self.limits.recorded;
         if news {
             self.limits.recorded = found;
-            // The found limits stay ours when the limits that were requested are recorded.
-            let OurLimits { asked, wanted, .. } = &mut self.limits;
-            for asked in asked.iter_mut().chain(wanted.values_mut()) {
-                *asked = limit::with_found(asked, limits);
+            // The found limits stay ours, so what was requested is requested anew, together with them.
+            self.limits.asked = None;
+            for wanted in self.limits.wanted.values_mut() {
+                *wanted = limit::with_found(wanted, limits);
             }
             // No pass has made sure yet that writes of the found limits fail.
             for QueueState { concluded, .. } in self.queues.values_mut() {

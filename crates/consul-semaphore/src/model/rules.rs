@@ -182,7 +182,8 @@ fn check_order(observed: &Observed<'_>, plan: &Plan, transaction: &Transaction) 
             let undecided = workload.asks_for_several() && stance.is_none();
             first &= undecided || stance == Some(&Stance::Stopped) || !fits_in(observed, workload);
             match stance {
-                Some(Stance::Keeps) => is_first,
+                // Nothing is kept for what does not wait.
+                Some(Stance::Keeps) => is_first && !workload.is_skippable(),
                 Some(Stance::PassedOver | Stance::Stopped) => false,
                 // Free slots that are too few for it are for those behind it.
                 Some(Stance::Grants) | None => {

@@ -23,7 +23,7 @@ mod world;
 use proptest::prelude::*;
 
 use self::{
-    script::{Script, bounded, crowd, hidden, rate, restored, script, two_keep},
+    script::{Script, alone, bounded, crowd, hidden, rate, restored, script, two_keep},
     world::{Event, Kind, Setup},
 };
 use super::config;
@@ -49,6 +49,66 @@ fn a_session_made_ahead_that_another_operator_forestalls_is_ended() {
         Event::Arrive(0),
         Event::Pass(0),
     ];
+    Script { setup, events }.run(None);
+}
+
+/// One operator asks for the limit 1 to be recorded. Before the status says so, the limit becomes 2, and another
+/// operator records that and writes it to Consul. It stays ours when the first operator writes the status again.
+#[test]
+fn a_limit_that_another_operator_recorded_stays_ours_when_an_earlier_one_is_recorded_late() {
+    let events = vec![
+        Event::Decide(1),
+        Event::Step(1, 0, None),
+        Event::Decide(1),
+        Event::SetLimit(0, 2),
+        Event::Rest,
+        Event::Crash(1),
+        Event::Crash(0),
+        Event::Create([1, 0, 0], 0, Kind::Waits),
+    ];
+    let setup = Setup {
+        operators: 2,
+        ..alone(vec![1, 1])
+    };
+    Script { setup, events }.run(None);
+}
+
+/// The session of a running workload expires, and the transaction that grants the slot again arrives after the
+/// operator has stopped waiting for its answer and ends the new session.
+#[test]
+fn a_slot_that_is_granted_again_too_late_is_given_back() {
+    let events = vec![
+        Event::Create([0, 1, 0], 0, Kind::Waits),
+        Event::Pass(0),
+        Event::Expire(0),
+        Event::Decide(0),
+        Event::Step(0, 0, None),
+        Event::Decide(0),
+        Event::Step(0, 1, None),
+        Event::Wait(6),
+        Event::Decide(0),
+        Event::Wait(3),
+        Event::Decide(0),
+    ];
+    let setup = alone(vec![1, 1]);
+    Script { setup, events }.run(None);
+}
+
+/// A workload that does not wait for slots came while a window was closed, so that free slots are kept for it. Once
+/// the window is open they are not kept any more, because the workload is skipped.
+#[test]
+fn nothing_is_kept_for_a_workload_that_does_not_wait() {
+    let events = vec![
+        Event::Window(1, None),
+        Event::Create([2, 1, 0], 0, Kind::Skips),
+        Event::Rest,
+        Event::Create([2, 0, 0], 1, Kind::Waits),
+        Event::Window(1, Some(1)),
+        Event::Create([1, 0, 0], 0, Kind::Waits),
+        Event::Decide(0),
+        Event::CreateAlike(9, Kind::ReplacesWaiting),
+    ];
+    let setup = alone(vec![3, 1]);
     Script { setup, events }.run(None);
 }
 

@@ -17,7 +17,7 @@ use super::{
         requests::{self, Patch},
     },
     flaws::Flaw,
-    outside::{Outside, Written},
+    outside::{Delivery, Outside, Written},
 };
 use crate::{
     Identity, Phase, Uid, Workload,
@@ -40,14 +40,14 @@ pub(super) const PROMPT: usize = 400;
 /// Something that is still to be carried out.
 #[derive(Clone, Debug)]
 pub(super) enum Step {
-    Record {
-        place: usize,
-        limits: Vec<u32>,
-    },
+    /// The status is written, with the limits that are ours at that moment.
+    Record(usize),
     ListSessions(usize),
     Transact {
         id: CallId,
         written: Written,
+        /// When the engine gives up waiting for the answer.
+        until: Option<Moment>,
     },
     Patch {
         id: CallId,
@@ -456,7 +456,9 @@ impl Operator {
                 Effect::Semaphore(semaphore, duty) => {
                     let place = outside.place_of(&semaphore.name).expect("a semaphore");
                     match duty {
-                        Duty::RecordLimits(limits) => Some(Step::Record { place, limits }),
+                        Duty::RecordLimits(_) => {
+                            (!self.is_recording(place)).then_some(Step::Record(place))
+                        }
                         Duty::ListSessions => Some(Step::ListSessions(place)),
                         Duty::EndSession(session) => Some(Step::Destroy(session)),
                         Duty::AddFinalizer | Duty::RemoveFinalizer | Duty::LeaveBehind => {
@@ -473,9 +475,16 @@ impl Operator {
     fn step_of(&mut self, outside: &Outside, queue: &QueueRef, action: Action) -> Option<Step> {
         let place = outside.place_of(&queue.semaphore.name)?;
         match action {
-            Action::Call(id, Call::Transact { transaction, .. }) => {
+            Action::Call(
+                id,
+                Call::Transact {
+                    transaction,
+                    not_after: until,
+                },
+            ) => {
                 let written = self.written(outside, &transaction);
-                (!written.operations.is_empty()).then_some(Step::Transact { id, written })
+                let is_spoilt = written.operations.is_empty();
+                (!is_spoilt).then_some(Step::Transact { id, written, until })
             }
             Action::Call(
                 id,
@@ -556,31 +565,7 @@ impl Operator {
         let step = self.pending.remove(position % self.pending.len());
         let done = lost.is_none_or(|lost| lost.done);
         match step {
-            Step::Record { place, limits } => {
-                if self.recorded[place] != outside.places[place].recorded {
-                    // The status has changed since: it is read, and written once that is known.
-                    self.see_specs(outside);
-                    self.see_recorded(outside);
-                    let semaphore = semaphore(outside, place);
-                    let known = self.engine.semaphore(&semaphore);
-                    let limits = known.map_or(limits, |known| known.applied_limits().to_vec());
-                    return self.pending.push(Step::Record { place, limits });
-                }
-                if done {
-                    let of = &mut outside.places[place];
-                    of.applied.clone_from(&limits);
-                    of.recorded += 1;
-                    self.recorded[place] = of.recorded;
-                }
-                if lost.is_some() {
-                    // The status is written again until that is answered.
-                    return self.pending.push(Step::Record { place, limits });
-                }
-                let semaphore = semaphore(outside, place);
-                self.tell(outside, |engine, now, view| {
-                    engine.recorded(&semaphore, &limits, now, view);
-                });
-            }
+            Step::Record(place) => self.record(place, outside, lost),
             Step::ListSessions(place) => {
                 let all = outside.consul.sessions();
                 let sessions = all.map(|(id, identity)| session(id, identity));
@@ -594,9 +579,14 @@ impl Operator {
                     engine.listed_sessions(&semaphore, sessions, now, view);
                 });
             }
-            Step::Transact { id, written } => {
+            Step::Transact { id, written, until } => {
                 let sent = outside.now();
-                let answer = done.then(|| outside.transact(&written, false));
+                let delivery = match until {
+                    Some(until) if until <= sent => Delivery::Late,
+                    _ if lost.is_some() => Delivery::Unanswered,
+                    _ => Delivery::Answered,
+                };
+                let answer = done.then(|| outside.transact(&written, delivery));
                 let result = match answer.filter(|_| lost.is_none()) {
                     Some(answer) => answer.map_err(refusal),
                     None => Err(no_answer()),
@@ -631,6 +621,37 @@ impl Operator {
                 let answer = self.answer_to(outside, place, &call, lost.is_some());
                 self.end(outside, id, answer, lost);
             }
+        }
+    }
+
+    fn is_recording(&self, place: usize) -> bool {
+        let mut pending = self.pending.iter();
+        pending.any(|step| matches!(step, Step::Record(of) if *of == place))
+    }
+
+    /// Writes the status of a semaphore, unless somebody wrote it since this operator read it. It is read then, and
+    /// written again once that is known. It is also written again until that is answered.
+    fn record(&mut self, place: usize, outside: &mut Outside, lost: Option<Lost>) {
+        let is_known = self.recorded[place] == outside.places[place].recorded;
+        if !is_known {
+            self.see_specs(outside);
+            self.see_recorded(outside);
+        }
+        let semaphore = semaphore(outside, place);
+        let known = self.engine.semaphore(&semaphore).expect("a semaphore");
+        let limits = known.applied_limits().to_vec();
+        if is_known && lost.is_none_or(|lost| lost.done) {
+            let of = &mut outside.places[place];
+            of.applied.clone_from(&limits);
+            of.recorded += 1;
+            self.recorded[place] = of.recorded;
+        }
+        if is_known && lost.is_none() {
+            self.tell(outside, |engine, now, view| {
+                engine.recorded(&semaphore, &limits, now, view);
+            });
+        } else if !self.is_recording(place) {
+            self.pending.push(Step::Record(place));
         }
     }
 

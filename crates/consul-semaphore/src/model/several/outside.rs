@@ -89,6 +89,17 @@ pub(super) struct Written {
     pub(super) most: Vec<[Option<usize>; 3]>,
 }
 
+/// What becomes of a transaction on its way to Consul and back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Delivery {
+    /// The operator gets the answer.
+    Answered,
+    /// Nobody gets the answer.
+    Unanswered,
+    /// It arrives when the operator waits for it no longer.
+    Late,
+}
+
 /// What the observer remembers.
 #[derive(Clone, Debug, Default)]
 struct Memory {
@@ -100,8 +111,9 @@ struct Memory {
     broken: BTreeSet<Uid>,
     /// The sessions that were gone and came back when Consul was restored.
     came_back: BTreeSet<SessionId>,
-    /// The sessions that came back in a restore and that no operator relies on since.
-    revived: BTreeSet<SessionId>,
+    /// The sessions that hold a slot, or may come to hold one, without the knowledge of an operator: they came back in
+    /// a restore, or the answer of the grant did not arrive. A workload has their slots again once it names them.
+    unnoticed: BTreeSet<SessionId>,
     /// How many slots of each semaphore each workload was last started in.
     ran: BTreeMap<Uid, [usize; 3]>,
     /// The workloads that were granted their slots by a transaction that came late, or beside another operator.
@@ -286,7 +298,7 @@ impl Outside {
             robbed,
             broken: _,
             came_back: _,
-            revived: _,
+            unnoticed: _,
             ran,
             late: _,
             starts,
@@ -327,24 +339,24 @@ impl Outside {
         let back = self.consul.sessions().filter(gone);
         let revived: Vec<_> = back.map(|(session, _)| session.clone()).collect();
         self.memory.came_back.extend(revived.iter().cloned());
-        self.memory.revived.extend(revived);
+        self.memory.unnoticed.extend(revived);
     }
 
     /// At every moment: whoever runs holds all the slots that it was started in, unless somebody took one. One that
-    /// comes back after it was lost, when Consul is restored, counts only once the operator relies on it.
+    /// it has again without the knowledge of an operator counts only once the operator relies on it.
     fn look(&mut self) {
         let mut sights = self.sights();
         let in_need = self.in_need();
         let Memory {
             robbed,
             ran,
-            revived,
+            unnoticed,
             ..
         } = &mut self.memory;
         for sight in &mut sights {
             sight
                 .contenders
-                .retain(|session, _| !revived.contains(session));
+                .retain(|session, _| !unnoticed.contains(session));
         }
         robbed.retain(|uid| in_need.contains(uid));
         for uid in in_need {
@@ -374,7 +386,7 @@ impl Outside {
     pub(super) fn transact(
         &mut self,
         written: &Written,
-        late: bool,
+        delivery: Delivery,
     ) -> Result<Vec<Entry>, Refused> {
         if written.operations.len() > self.operations {
             return Err(Refused::TooLarge);
@@ -384,6 +396,12 @@ impl Outside {
         let after = self.sights();
         for (before, after) in before.iter().zip(&after) {
             check_holders(before, after);
+            if delivery != Delivery::Answered {
+                let held: BTreeSet<_> = before.holding().map(|(session, _)| session).collect();
+                let new = after.holding().map(|(session, _)| session);
+                let new = new.filter(|session| !held.contains(session));
+                self.memory.unnoticed.extend(new.cloned());
+            }
         }
         self.check_restrictions(written, &before, &after);
         for workload in &written.firsts {
@@ -416,7 +434,7 @@ impl Outside {
             {
                 self.note("slots of several semaphores handed over in one transaction");
             }
-            if has != had && (late || self.contested) {
+            if has != had && (delivery == Delivery::Late || self.contested) {
                 self.memory.late.insert(workload.uid.clone());
             }
             if has == all {
@@ -462,7 +480,7 @@ impl Outside {
     /// A transaction that nobody waits for any more reaches Consul. It may well be refused.
     pub(super) fn land(&mut self) {
         if let Some(written) = self.late.pop() {
-            let _refused = self.transact(&written, true);
+            let _refused = self.transact(&written, Delivery::Late);
         }
     }
 
@@ -499,8 +517,8 @@ impl Outside {
         match (patch, before) {
             (Patch::Start(start), Some(object)) => self.check_start(start, &object, read),
             (Patch::Rename(rename), _) => {
-                let revived = &mut self.memory.revived;
-                revived.retain(|session| !rename.sessions.contains(session));
+                let unnoticed = &mut self.memory.unnoticed;
+                unnoticed.retain(|session| !rename.sessions.contains(session));
             }
             (Patch::Fail(_) | Patch::Skip(_), _) => {
                 let mut held = Self::held(&self.sights(), uid);
@@ -524,7 +542,7 @@ impl Outside {
         let mut slots = [0; 3];
         let mut excused = false;
         for slot in start.slots() {
-            self.memory.revived.remove(slot.session());
+            self.memory.unnoticed.remove(slot.session());
             let lock_key = lock_key_of(slot.key());
             let place = self.place_of(&lock_key).expect("a semaphore");
             slots[place] += 1;

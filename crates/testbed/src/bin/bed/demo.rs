@@ -82,7 +82,8 @@ async fn follow(bed: &Bed) -> Result<()> {
         let now = settled(bed).await?;
         if now != before {
             let table = bed.try_kubectl(TABLE.split(' ')).await?;
-            if settled(bed).await? != now {
+            let (still, _) = look(bed).await?;
+            if still != now {
                 // The table may be newer than the sentence above it.
                 continue;
             }
@@ -113,30 +114,36 @@ async fn follow(bed: &Bed) -> Result<()> {
 async fn settled(bed: &Bed) -> Result<Jobs> {
     let start = Instant::now();
     loop {
-        let json = bed
-            .try_kubectl("get csem,jobs -n demo -o json".split(' '))
-            .await?;
-        let objects: Value = serde_json::from_str(&json)?;
-        let objects = objects["items"]
-            .as_array()
-            .context("kubectl shows no list")?;
-        let jobs: Jobs = objects
-            .iter()
-            .filter(|object| object["kind"] == "Job")
-            .map(state)
-            .collect();
-        let semaphore = objects
-            .iter()
-            .find(|object| object["kind"] == "ConsulSemaphore");
-        let says = |field: &str, state: State| {
-            semaphore.is_some_and(|object| object["status"][field] == names(&jobs, state).len())
-        };
-        let same = says("held", State::Running) && says("waiting", State::Suspended);
-        if same || start.elapsed() > SETTLING {
+        let (jobs, agrees) = look(bed).await?;
+        if agrees || start.elapsed() > SETTLING {
             return Ok(jobs);
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
+}
+
+/// The Jobs, and whether the semaphore's status agrees.
+async fn look(bed: &Bed) -> Result<(Jobs, bool)> {
+    let json = bed
+        .try_kubectl("get csem,jobs -n demo -o json".split(' '))
+        .await?;
+    let objects: Value = serde_json::from_str(&json)?;
+    let objects = objects["items"]
+        .as_array()
+        .context("kubectl shows no list")?;
+    let jobs: Jobs = objects
+        .iter()
+        .filter(|object| object["kind"] == "Job")
+        .map(state)
+        .collect();
+    let semaphore = objects
+        .iter()
+        .find(|object| object["kind"] == "ConsulSemaphore");
+    let says = |field: &str, state: State| {
+        semaphore.is_some_and(|object| object["status"][field] == names(&jobs, state).len())
+    };
+    let agrees = says("held", State::Running) && says("waiting", State::Suspended);
+    Ok((jobs, agrees))
 }
 
 fn state(job: &Value) -> (String, State) {
