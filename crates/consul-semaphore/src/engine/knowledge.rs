@@ -171,13 +171,16 @@ impl Knowledge {
             // A renewal found out before the watch that a session is gone.
             self.invalidate();
         }
-        let Some(reading) = &self.reading else {
+        let Some(reading) = &mut self.reading else {
             if self.is_to_be_read(now.moment) {
                 let call = Call::Read { not_after: until };
                 calls.block(Blocks::Read, call, until);
             }
             return false;
         };
+        if sessions.forget_ended(reading, now.moment) {
+            reading.forget_what_changed();
+        }
         let unknown = sessions.unknown(reading);
         if unknown.is_empty() {
             self.resolving_works();

@@ -216,7 +216,8 @@ impl Queue {
                 // A pending transaction is not sent again over the old access, but it may have arrived.
                 if let Some(transaction) = self.calls.access_changed() {
                     self.knowledge.transaction_lost(&transaction, now);
-                    self.sessions.end_joined(&transaction, &mut self.calls);
+                    self.sessions
+                        .end_joined(&transaction, now.moment, &mut self.calls);
                 }
                 self.knowledge.start_anew(operations);
             }
@@ -365,7 +366,8 @@ impl Queue {
 
     fn transaction_failed(&mut self, transaction: &Transaction, error: consul::Error, now: Now) {
         if error.may_have_been_applied() {
-            self.sessions.end_joined(transaction, &mut self.calls);
+            self.sessions
+                .end_joined(transaction, now.moment, &mut self.calls);
         }
         self.knowledge.transaction_failed(transaction, error, now);
     }
@@ -553,7 +555,8 @@ impl Queue {
             .chain(plan.deadline)
             .chain(self.writes.refusals.due())
             .chain(self.held.foreign.due())
-            .chain(self.held.proofs.due());
+            .chain(self.held.proofs.due())
+            .chain(self.sessions.next_failed_end());
         let quiet_until = self.knowledge.quiet_until;
         self.schedule.set_next(times, quiet_until, now);
     }

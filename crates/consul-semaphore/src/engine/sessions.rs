@@ -3,6 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
+    time::Duration,
 };
 
 use super::{
@@ -33,14 +34,19 @@ pub(super) const MOST_SESSIONS_MADE_AT_ONCE: usize = 64;
 pub enum Owner {
     /// The queue made the session for this workload.
     Own(Arc<Identity>),
-    /// The queue made the session, and has ended it. Its contender may still be seen for a while, but the session is
-    /// not taken up again, because nothing is to be granted to a session that is being destroyed.
+    /// The queue made the session, and has ended it because the transaction that brought it in had no answer. Its
+    /// contender may be seen for a while, but the session is not taken up again meanwhile, because nothing is to be
+    /// granted to a session that is being destroyed.
     Ended,
     /// Another semaphore of this cluster on the same prefix made the session.
     Neighbour,
     /// Another program or cluster made the session.
     Foreign,
 }
+
+/// Time for which a contender may be seen whose session was ended. After that the end is taken to have failed or to be
+/// undone, for example because Consul was restored from a backup, and the contender is ours again.
+const ENDING: Duration = Duration::from_mins(1);
 
 /// Knowledge about sessions.
 #[derive(Clone, Debug, Default)]
@@ -56,7 +62,9 @@ pub(crate) struct Sessions {
     /// Sessions that no longer exist although a reading showed their contender; the prefix was read again because of
     /// that.
     outlived: BTreeSet<SessionId>,
-    /// The workload that each contender's session was made for.
+    /// The sessions whose owner is [`Owner::Ended`], and when each was ended.
+    ended: BTreeMap<SessionId, Moment>,
+    /// The workload that each other contender's session was made for.
     pub(super) owners: IdMap<SessionId, Owner>,
 }
 
@@ -79,7 +87,8 @@ impl Sessions {
 
     /// Returns the workload that a contender's session was made for, as far as that is known.
     pub(super) fn owner(&self, session: &SessionId) -> Option<&Owner> {
-        self.owners.get(session)
+        let ended = self.ended.contains_key(session).then_some(&Owner::Ended);
+        ended.or_else(|| self.owners.get(session))
     }
 
     /// Returns whether a session that holds a slot, or may hold one, lives at this moment.
@@ -197,16 +206,40 @@ impl Sessions {
 
     /// Ends the sessions that a transaction without an answer brought into the queue. While such a session lives, the
     /// transaction could write the contender late, when the session is a dead holder, and bring it back to life.
-    pub(super) fn end_joined(&mut self, transaction: &Transaction, calls: &mut PendingCalls) {
+    pub(super) fn end_joined(
+        &mut self,
+        transaction: &Transaction,
+        now: Moment,
+        calls: &mut PendingCalls,
+    ) {
         for session in &transaction.joins {
             self.end(session, calls);
+            self.owners.remove(session);
+            self.ended.insert(session.clone(), now);
         }
+    }
+
+    /// Forgets the ended sessions whose contender this reading shows no more, and those whose contender was seen for so
+    /// long that their end must have failed. Returns whether there is any of the latter, whose owner is to be found
+    /// out again.
+    pub(super) fn forget_ended(&mut self, reading: &Reading, now: Moment) -> bool {
+        let before = self.ended.len();
+        self.ended.retain(|_, ended| *ended + ENDING > now);
+        let any = self.ended.len() < before;
+        self.ended.retain(|session, ended| {
+            reading.contender(session).is_some() || reading.sent <= *ended
+        });
+        any
+    }
+
+    /// Returns when the next end of a session counts as failed.
+    pub(super) fn next_failed_end(&self) -> Option<Moment> {
+        self.ended.values().map(|ended| *ended + ENDING).min()
     }
 
     /// Stops renewing a session and destroys it.
     pub(super) fn end(&mut self, session: &SessionId, calls: &mut PendingCalls) {
         if self.remove(session) {
-            self.owners.insert(session.clone(), Owner::Ended);
             calls.act(Action::Destroy(session.clone()));
         }
     }
@@ -316,28 +349,18 @@ impl Sessions {
         self.forget_unseen(reading);
         let sessions = reading.changed_contenders().map(|(session, _)| session);
         sessions
-            .filter(|session| !self.owners.contains_key(*session))
+            .filter(|session| self.owner(session).is_none())
             .cloned()
             .collect()
     }
 
-    /// Forgets the owners of old sessions, in batches, and at once the sessions that were ended and whose contender is
-    /// gone: should Consul be restored from a backup, its contender is ours again.
+    /// Forgets the owners of old sessions, in batches.
     fn forget_unseen(&mut self, reading: &Reading) {
         let Self { owners, kept, .. } = self;
-        let is_seen = |session: &SessionId| reading.contender(session).is_some();
         if owners.len() > 2 * kept.len().max(reading.count_of_contenders()) {
-            owners.retain(|session, _| is_seen(session) || kept.contains(session));
-        }
-        match reading.changed() {
-            Changed::All => owners.retain(|session, of| *of != Owner::Ended || is_seen(session)),
-            Changed::Only(changed) => {
-                for session in changed.iter().filter(|session| !is_seen(session)) {
-                    if owners.get(session) == Some(&Owner::Ended) {
-                        owners.remove(session);
-                    }
-                }
-            }
+            owners.retain(|session, _| {
+                reading.contender(session).is_some() || kept.contains(session)
+            });
         }
     }
 

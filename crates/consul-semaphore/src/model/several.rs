@@ -112,6 +112,30 @@ fn nothing_is_kept_for_a_workload_that_does_not_wait() {
     Script { setup, events }.run(None);
 }
 
+/// A slot is given back, and Consul is restored from a snapshot in which the slot is held, before and after the
+/// session is destroyed.
+#[test]
+fn a_slot_that_a_restored_consul_has_again_is_given_back_again() {
+    let events = vec![
+        Event::Create([0, 1, 0], 0, Kind::Waits),
+        Event::Rest,
+        Event::EndPod(0),
+        Event::Pass(0),
+        Event::Snapshot,
+        Event::Wait(1),
+        Event::Decide(0),
+        Event::Step(0, 0, None),
+        Event::Restore,
+        Event::Step(0, 0, None),
+        Event::Restore,
+    ];
+    let setup = Setup {
+        cooldown: 2,
+        ..alone(vec![1, 1])
+    };
+    Script { setup, events }.run(None);
+}
+
 /// Both see the same stamp.
 #[test]
 fn two_operators_release_the_slot_of_a_rate() {
