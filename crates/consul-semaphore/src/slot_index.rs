@@ -15,8 +15,6 @@ use consul_client::{SessionId, id::IdMap};
 #[derive(Clone, Debug, Default)]
 pub struct SlotIndices {
     by_session: IdMap<SessionId, u32>,
-    /// The number of sessions that have each index: more than one only if somebody else has written a contender.
-    taken: BTreeMap<u32, usize>,
 }
 
 impl SlotIndices {
@@ -47,25 +45,18 @@ impl SlotIndices {
             None if reading.is_named(session) => return,
             None => None,
         };
-        if let Some(before) = self.by_session.remove(session)
-            && let Some(count) = self.taken.get_mut(&before)
-        {
-            *count -= 1;
-            if *count == 0 {
-                self.taken.remove(&before);
-            }
-        }
-        if let Some(index) = index {
-            self.by_session.insert(session.clone(), index);
-            *self.taken.entry(index).or_default() += 1;
-        }
+        match index {
+            Some(index) => self.by_session.insert(session.clone(), index),
+            None => self.by_session.remove(session),
+        };
     }
 
     /// Returns the indices as a transaction is to change them.
     pub(crate) fn draft(&self) -> IndexDraft<'_> {
         IndexDraft {
             known: self,
-            freed: BTreeSet::new(),
+            sorted: None,
+            freed: BTreeMap::new(),
             reserved: BTreeSet::new(),
             next: 0,
         }
@@ -75,8 +66,11 @@ impl SlotIndices {
 /// The indices of the slots at a prefix as a transaction leaves them.
 pub(crate) struct IndexDraft<'a> {
     known: &'a SlotIndices,
-    /// The indices of slots that the transaction gives back.
-    freed: BTreeSet<u32>,
+    /// The known indices in order, each as often as slots have it, once an index is asked for. Two slots have the same
+    /// index only if somebody else has written a contender.
+    sorted: Option<Vec<u32>>,
+    /// The indices of slots that the transaction gives back, with the sessions of these slots.
+    freed: BTreeMap<u32, BTreeSet<SessionId>>,
     /// The indices that are not to be given out, although no slot in Consul has them.
     reserved: BTreeSet<u32>,
     /// The index from which on free ones are looked for.
@@ -86,33 +80,39 @@ pub(crate) struct IndexDraft<'a> {
 impl IndexDraft<'_> {
     /// Frees the index of a session whose slot is given back in the same transaction, unless the index is reserved.
     pub(crate) fn free(&mut self, session: &SessionId) {
-        let index = self.known.by_session.get(session);
-        let is_free = |index: &&u32| {
-            self.known.taken.get(index) == Some(&1) && !self.reserved.contains(index)
-        };
-        self.freed.extend(index.filter(is_free));
+        if let Some(index) = self.known.by_session.get(session) {
+            let sessions = self.freed.entry(*index).or_default();
+            sessions.insert(session.clone());
+            self.next = self.next.min(*index);
+        }
     }
 
-    /// Gives this index to nobody, because a workload that runs has it. This comes before anything is freed.
+    /// Gives this index to nobody, because a workload that runs has it.
     pub(crate) fn reserve(&mut self, index: u32) {
         self.reserved.insert(index);
     }
 
     /// Returns the smallest index that nobody has, and which nobody else gets then.
     pub(crate) fn take(&mut self) -> u32 {
-        while self.known.taken.contains_key(&self.next) || self.reserved.contains(&self.next) {
+        let known = &self.known.by_session;
+        let sorted = self.sorted.get_or_insert_with(|| {
+            let mut sorted: Vec<u32> = known.values().copied().collect();
+            sorted.sort_unstable();
+            sorted
+        });
+        let is_taken = |index: u32| {
+            let from = sorted.partition_point(|taken| *taken < index);
+            let same = sorted
+                .iter()
+                .skip(from)
+                .take_while(|taken| **taken == index);
+            same.count() > self.freed.get(&index).map_or(0, BTreeSet::len)
+        };
+        while is_taken(self.next) || self.reserved.contains(&self.next) {
             self.next = self.next.saturating_add(1);
         }
-        match self.freed.first().copied() {
-            Some(freed) if freed < self.next => {
-                self.freed.remove(&freed);
-                freed
-            }
-            _ => {
-                self.next = self.next.saturating_add(1);
-                self.next - 1
-            }
-        }
+        self.reserve(self.next);
+        self.next
     }
 }
 

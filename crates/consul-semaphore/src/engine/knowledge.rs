@@ -88,7 +88,8 @@ impl Knowledge {
         }
     }
 
-    /// Applies a listing of the watch, unless newer data is known.
+    /// Applies a listing of the watch, unless newer data is known. If the listing shows that Consul lost its data, that
+    /// was [recorded](Self::note_reset) when the listing came, because what was written since then is not lost.
     pub(super) fn listed(&mut self, brought: Result<News, consul::Error>, now: Now) {
         let news = match brought {
             Ok(news) => news,
@@ -103,9 +104,6 @@ impl Knowledge {
         let newer = news.index >= self.listed.index || news.sent > self.listed.received;
         if !newer && !news.reset {
             return;
-        }
-        if news.reset {
-            self.note_reset();
         }
         let News {
             entries,
@@ -242,7 +240,7 @@ impl Knowledge {
         self.note_listing(listing.index, listing.sent, now);
         if !self.own_writes.is_empty() {
             // The state after these writes is not known any more, and only a later listing can show it.
-            return;
+            return self.invalidate();
         }
         self.outdated = None;
         let reading = Reading::new(self.prefix.clone(), self.mode, listing);

@@ -222,13 +222,16 @@ impl Queue {
                 self.knowledge.start_anew(operations);
             }
             Event::Capacity(operations) => self.knowledge.capacity.set(operations),
-            Event::Listed(news) if self.is_blocked() => {
+            Event::Listed(news) => {
                 if news.as_ref().is_ok_and(|news| news.reset) {
                     self.knowledge.note_reset();
                 }
-                self.calls.put_off(news);
+                if self.is_blocked() {
+                    self.calls.put_off(news);
+                } else {
+                    self.knowledge.listed(news, now);
+                }
             }
-            Event::Listed(news) => self.knowledge.listed(news, now),
             Event::Abandoned => {
                 self.active.look_at_all();
                 self.sessions.abandon(&mut self.calls);

@@ -26,7 +26,7 @@ use self::{
     script::{Script, alone, bounded, crowd, hidden, rate, restored, script, two_keep},
     world::{Event, Kind, Setup},
 };
-use super::config;
+use super::{config, requests::Deletion};
 
 /// The session is no longer in the slot's way once an operator grants the slot to the contender of another operator.
 #[test]
@@ -134,6 +134,36 @@ fn a_slot_that_a_restored_consul_has_again_is_given_back_again() {
         ..alone(vec![1, 1])
     };
     Script { setup, events }.run(None);
+}
+
+/// Consul is restored while a workload finishes, and the listing that shows so comes while a transaction is pending. What
+/// that grants is not lost, although the listing does not have it.
+#[test]
+fn a_slot_that_is_granted_after_consul_was_restored_is_not_taken_for_lost() {
+    let events = vec![
+        Event::Create([0, 2, 0], 0, Kind::Waits),
+        Event::Create([1, 0, 0], 0, Kind::Waits),
+        Event::Create([1, 0, 0], 0, Kind::Waits),
+        Event::CreateAlike(1, Kind::ReplacesWaiting),
+        Event::Create([0, 1, 0], 0, Kind::Waits),
+        Event::Rest,
+        Event::Create([1, 0, 0], 0, Kind::Waits),
+        Event::Delete(7, Deletion::Background),
+        Event::Snapshot,
+        Event::Pass(0),
+        Event::Pass(0),
+        Event::EndPod(0),
+        Event::Wait(0),
+        Event::See(0),
+        Event::Restore,
+        Event::Decide(0),
+        Event::Wait(0),
+    ];
+    Script {
+        setup: alone(vec![1, 2]),
+        events,
+    }
+    .run(None);
 }
 
 /// Both see the same stamp.
