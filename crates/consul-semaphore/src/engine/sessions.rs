@@ -415,3 +415,38 @@ impl Sessions {
         self.kept.remove(session)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::samples;
+
+    #[test]
+    fn an_ended_session_is_left_alone_while_its_contender_is_seen_but_not_for_ever() {
+        let contender = samples::entry("p/late", Some("late"), "");
+        let shown = samples::reading(vec![contender]);
+        let mut gone = samples::reading(Vec::new());
+        let transaction = Transaction {
+            joins: vec!["late".into()],
+            ..Transaction::default()
+        };
+        let (mut sessions, mut calls) = (Sessions::default(), PendingCalls::default());
+        let second = |n| Moment::from_boot(Duration::from_secs(n));
+
+        sessions.end_joined(&transaction, second(5), &mut calls);
+        assert!(
+            !sessions.forget_ended(&gone, second(6)),
+            "read before the end"
+        );
+        assert!(!sessions.forget_ended(&shown, second(64)));
+        assert_eq!(sessions.unknown(&shown), []);
+        assert_eq!(sessions.next_failed_end(), Some(second(65)));
+        assert!(sessions.forget_ended(&shown, second(65)));
+        assert_eq!(sessions.unknown(&shown), ["late".into()]);
+
+        sessions.end_joined(&transaction, second(5), &mut calls);
+        gone.confirm(second(6));
+        assert!(!sessions.forget_ended(&gone, second(7)));
+        assert_eq!(sessions.unknown(&shown), ["late".into()], "it came back");
+    }
+}
