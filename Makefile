@@ -91,9 +91,10 @@ shells-test: servers
 python-test: servers
 	@crates/consul-semaphore-python/tests/run
 
-# Its sdist and its wheel, with the licenses of what they are made of, in target/dist/python.
+# Its sdist and its wheel, with the licenses of what they are made of, in target/dist/python. A release has the wheels of
+# PYTHON_TARGETS="x86_64-unknown-linux-gnu aarch64-unknown-linux-gnu x86_64-unknown-linux-musl aarch64-unknown-linux-musl"
 python-dist:
-	crates/consul-semaphore-python/dist target/dist/python
+	crates/consul-semaphore-python/dist target/dist/python $(PYTHON_TARGETS)
 
 HADOLINT_VERSION := 2.15.1
 HADOLINT := $(TOOLS)/hadolint-$(HADOLINT_VERSION)/bin/hadolint
