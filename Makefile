@@ -1,6 +1,6 @@
 # make demo shows what it does; make dev leaves a test bed up to try things on, make bare one to install it on.
 # make test proves that it works, also when things break; make lint and make deny say what else a change must pass.
-.PHONY: demo demo-pipelines dev bare servers servers-workloads test test-workloads test-loaded test-version test-consul floods web-test shells-test python-test python-dist image-lint image-test dist release-files release-try release-rehearsal faults interop soak model bench bench-micro valgrind crates lint clippy deny fmt site prose actions-lint
+.PHONY: demo demo-pipelines dev bare servers servers-workloads test test-workloads test-loaded test-version test-consul floods web-test shells-test python-test python-dist apple-check image-lint image-test dist release-files release-try release-rehearsal faults interop soak model bench bench-micro valgrind crates lint clippy deny fmt site prose actions-lint
 
 # Where programs that check the project are installed; with TOOLS_DIR several clones share them.
 TOOLS := $(abspath $(or $(TOOLS_DIR),.tools))
@@ -95,6 +95,18 @@ python-test: servers
 # PYTHON_TARGETS="x86_64-unknown-linux-gnu aarch64-unknown-linux-gnu x86_64-unknown-linux-musl aarch64-unknown-linux-musl"
 python-dist:
 	crates/consul-semaphore-python/dist target/dist/python $(PYTHON_TARGETS)
+
+CARGO_ZIGBUILD_VERSION := 0.24.1
+CARGO_ZIGBUILD := $(TOOLS)/cargo-zigbuild-$(CARGO_ZIGBUILD_VERSION)/bin/cargo-zigbuild
+
+# The library, the plugin and the Python package compile for macOS. Zig stands in for Apple's C compiler.
+apple-check: $(CARGO_ZIGBUILD)
+	rustup target add aarch64-apple-darwin
+	PATH="$(dir $(CARGO_ZIGBUILD)):$$PATH" $(CARGO_ZIGBUILD) check --locked --target aarch64-apple-darwin --package consul-semaphore --package kubectl-csem --package consul-semaphore-python
+
+$(CARGO_ZIGBUILD):
+	python3 -m venv $(TOOLS)/cargo-zigbuild-$(CARGO_ZIGBUILD_VERSION)
+	$(TOOLS)/cargo-zigbuild-$(CARGO_ZIGBUILD_VERSION)/bin/pip install --quiet cargo-zigbuild==$(CARGO_ZIGBUILD_VERSION) ziglang==0.17.1
 
 HADOLINT_VERSION := 2.15.1
 HADOLINT := $(TOOLS)/hadolint-$(HADOLINT_VERSION)/bin/hadolint
