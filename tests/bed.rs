@@ -175,7 +175,7 @@ async fn a_test_that_panics_keeps_the_logs_and_nothing_else() {
     std::fs::remove_dir_all(folder).unwrap();
 }
 
-/// It is broken off first, while two Jobs run, and then it runs to its end.
+/// It is broken off first, while Jobs run, and then it runs to its end.
 #[tokio::test]
 async fn the_demo_leaves_nothing_on_a_cluster_that_is_there() {
     let (kubernetes, consul) = tokio::join!(Kubernetes::start(), Consul::start());
@@ -194,12 +194,12 @@ async fn the_demo_leaves_nothing_on_a_cluster_that_is_there() {
 
     let mut demo = demo_on(&kubernetes, &consul).spawn().unwrap();
     let mut lines = BufReader::new(demo.stdout.take().unwrap());
-    eventually("two Jobs run", || async {
+    eventually("a Job runs", || async {
         let active = "jsonpath={.items[*].status.active}";
         let running = kubernetes
             .kubectl(["get", "jobs", "-A", "-o", active])
             .await;
-        same(running, "1 1".to_owned())
+        same(running.is_empty(), false)
     })
     .await;
     kill("INT", demo.id());
