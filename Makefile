@@ -1,6 +1,6 @@
 # make demo shows what it does; make dev leaves a test bed up to try things on, make bare one to install it on.
 # make test proves that it works, also when things break; make lint and make deny say what else a change must pass.
-.PHONY: demo demo-pipelines dev bare servers servers-workloads test test-workloads test-loaded test-version test-consul floods web-test shells-test python-test python-dist apple-check image-lint image-test dist release-files release-try release-rehearsal faults interop soak model bench bench-micro valgrind crates lint clippy deny fmt site prose actions-lint
+.PHONY: demo demo-pipelines dev bare servers servers-workloads test test-workloads test-loaded test-version test-consul floods web-test shells-test python-test python-dist python-wheels apple-check image-lint image-test dist release-files release-try release-rehearsal faults interop soak model bench bench-micro valgrind crates lint clippy deny fmt site prose actions-lint
 
 # Where programs that check the project are installed; with TOOLS_DIR several clones share them.
 TOOLS := $(abspath $(or $(TOOLS_DIR),.tools))
@@ -91,10 +91,13 @@ shells-test: servers
 python-test: servers
 	@crates/consul-semaphore-python/tests/run
 
-# Its sdist and its wheel, with the licenses of what they are made of, in target/dist/python. A release has the wheels of
-# PYTHON_TARGETS="x86_64-unknown-linux-gnu aarch64-unknown-linux-gnu x86_64-unknown-linux-musl aarch64-unknown-linux-musl"
+# Its sdist and its wheel, with the licenses of what they are made of, in target/dist/python.
 python-dist:
-	crates/consul-semaphore-python/dist target/dist/python $(PYTHON_TARGETS)
+	crates/consul-semaphore-python/dist target/dist/python
+
+# The same with the wheels of a release.
+python-wheels:
+	crates/consul-semaphore-python/dist target/dist/python $(foreach libc,gnu musl,x86_64-unknown-linux-$(libc) aarch64-unknown-linux-$(libc))
 
 CARGO_ZIGBUILD_VERSION := 0.24.1
 CARGO_ZIGBUILD := $(TOOLS)/cargo-zigbuild-$(CARGO_ZIGBUILD_VERSION)/bin/cargo-zigbuild

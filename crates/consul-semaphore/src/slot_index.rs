@@ -71,7 +71,8 @@ pub(crate) struct IndexDraft<'a> {
     sorted: Option<Vec<u32>>,
     /// The indices of slots that the transaction gives back, with the sessions of these slots.
     freed: BTreeMap<u32, BTreeSet<SessionId>>,
-    /// The indices that are not to be given out, although no slot in Consul has them.
+    /// The indices that are not to be given out, although no slot in Consul has them: a workload that runs has them, or
+    /// the transaction gives them out.
     reserved: BTreeSet<u32>,
     /// The index from which on free ones are looked for.
     next: u32,

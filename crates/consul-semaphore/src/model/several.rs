@@ -32,13 +32,10 @@ use super::{config, requests::Deletion};
 #[test]
 fn a_session_made_ahead_that_another_operator_forestalls_is_ended() {
     let setup = Setup {
-        limits: vec![3, 2],
-        operations: 64,
         lock_delay: 1,
-        cooldown: 0,
-        period: None,
         operators: 2,
         clients: vec![2],
+        ..alone(vec![3, 2])
     };
     let events = vec![
         Event::Create([1, 1, 0], 0, Kind::Waits),
@@ -170,13 +167,9 @@ fn a_slot_that_is_granted_after_consul_was_restored_is_not_taken_for_lost() {
 #[test]
 fn two_operators_release_the_slot_of_a_rate() {
     let setup = Setup {
-        limits: vec![1, 1],
-        operations: 64,
-        lock_delay: 0,
-        cooldown: 0,
         period: Some(2),
         operators: 2,
-        clients: Vec::new(),
+        ..alone(vec![1, 1])
     };
     let events = vec![Event::Create([1, 0, 0], 0, Kind::Waits)];
     Script { setup, events }.run(None);
