@@ -373,14 +373,13 @@ impl<'a> Composer<'a> {
         none && draft && !self.cut_short
     }
 
-    /// Returns the index of the slot that a session is granted. A session that held a slot before may have its index
-    /// again. The slots of a rate have none, because their number says nothing about what runs.
+    /// Returns the index of the slot that a session is granted. The slots of a rate have none, because their number says
+    /// nothing about what runs.
     fn next_index(&mut self, session: &SessionId) -> Option<u32> {
         if self.observed.settings.is_rate() {
             return None;
         }
-        self.indices.free(session);
-        Some(self.indices.take())
+        Some(self.indices.take(session))
     }
 
     /// Returns the encoded body of the key of a session that is granted the slot with this index.
@@ -491,7 +490,11 @@ fn indices<'a>(observed: &Observed<'a>) -> IndexDraft<'a> {
     let mut indices = observed.memory.indices.draft();
     let lock_key = observed.settings.prefix.lock_key();
     for workload in observed.bound {
-        if matches!(workload.phase, Phase::Running | Phase::Stopping) {
+        let may_have_pods = !matches!(
+            workload.phase,
+            Phase::Idle | Phase::Finished { at_rest: true }
+        );
+        if may_have_pods {
             let granted = workload.granted.iter().flat_map(|granted| &granted.slots);
             let here = granted.filter(|slot| *slot.lock_key == *lock_key);
             here.filter_map(|slot| slot.index)

@@ -367,6 +367,7 @@ impl Engine {
                 let effect = Effect::Semaphore(semaphore.clone(), duty);
                 self.effects.push_back(effect);
             }
+            self.mark_all(semaphore);
             self.review(semaphore, now, stores);
         }
     }

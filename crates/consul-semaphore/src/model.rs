@@ -15,6 +15,7 @@
 //! - [`several`]: the same for several semaphores at once
 //! - [`rate`]: the same for rates
 //! - [`library`], [`served`]: programs with the library, at this Consul as a server
+//! - [`regressions`]: scripts that long random runs have found
 //! - [`flaws`], [`found`]: flawed algorithms, and the rules that they break in these worlds
 //!
 //! The seeds are fixed, so a run is the same everywhere. With `PROPTEST_CASES` set, that many scripts
@@ -33,6 +34,7 @@ mod operator;
 mod outage;
 mod outside;
 mod rate;
+mod regressions;
 mod requests;
 mod rest;
 mod rules;

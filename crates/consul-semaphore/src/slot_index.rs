@@ -93,8 +93,10 @@ impl IndexDraft<'_> {
         self.reserved.insert(index);
     }
 
-    /// Returns the smallest index that nobody has, and which nobody else gets then.
-    pub(crate) fn take(&mut self) -> u32 {
+    /// Returns the index of a session that is granted a slot, which nobody else gets then: the index that its contender
+    /// tells, because its workload may have been started with it already, or else the smallest that nobody has.
+    pub(crate) fn take(&mut self, session: &SessionId) -> u32 {
+        self.free(session);
         let known = &self.known.by_session;
         let sorted = self.sorted.get_or_insert_with(|| {
             let mut sorted: Vec<u32> = known.values().copied().collect();
@@ -109,11 +111,16 @@ impl IndexDraft<'_> {
                 .take_while(|taken| **taken == index);
             same.count() > self.freed.get(&index).map_or(0, BTreeSet::len)
         };
-        while is_taken(self.next) || self.reserved.contains(&self.next) {
-            self.next = self.next.saturating_add(1);
-        }
-        self.reserve(self.next);
-        self.next
+        let is_free = |index: &u32| !is_taken(*index) && !self.reserved.contains(index);
+        let index = known.get(session).copied().filter(is_free);
+        let index = index.unwrap_or_else(|| {
+            while !is_free(&self.next) {
+                self.next = self.next.saturating_add(1);
+            }
+            self.next
+        });
+        self.reserve(index);
+        index
     }
 }
 
@@ -121,6 +128,11 @@ impl IndexDraft<'_> {
 mod tests {
     use super::*;
     use crate::samples;
+
+    /// The index that a session gets that had none.
+    fn take(draft: &mut IndexDraft<'_>) -> u32 {
+        draft.take(&"new".into())
+    }
 
     /// What a holder's contender tells.
     #[derive(Clone, Copy)]
@@ -166,17 +178,20 @@ mod tests {
     fn the_smallest_index_that_nobody_has_comes_next() {
         let indices = known(&[("a", Index(0)), ("b", Nothing), ("c", Index(2))]);
         let mut draft = indices.draft();
-        assert_eq!([draft.take(), draft.take(), draft.take()], [1, 3, 4]);
+        assert_eq!(
+            [take(&mut draft), take(&mut draft), take(&mut draft)],
+            [1, 3, 4]
+        );
     }
 
     #[test]
     fn what_is_given_back_in_the_same_transaction_is_free() {
         let indices = known(&[("a", Index(0)), ("b", Index(1))]);
         let mut draft = indices.draft();
-        assert_eq!(draft.take(), 2);
+        assert_eq!(take(&mut draft), 2);
         draft.free(&"b".into());
         draft.free(&"unknown".into());
-        assert_eq!([draft.take(), draft.take()], [1, 3]);
+        assert_eq!([take(&mut draft), take(&mut draft)], [1, 3]);
     }
 
     #[test]
@@ -184,20 +199,31 @@ mod tests {
         let mut indices = known(&[("a", Index(0)), ("b", Index(0))]);
         let mut draft = indices.draft();
         draft.free(&"a".into());
-        assert_eq!(draft.take(), 1);
+        assert_eq!(take(&mut draft), 1);
         indices.observe(&reading(&[("b", Index(0))]));
-        assert_eq!(indices.draft().take(), 1);
+        assert_eq!(indices.draft().take(&"new".into()), 1);
         indices.observe(&reading(&[]));
-        assert_eq!(indices.draft().take(), 0);
+        assert_eq!(indices.draft().take(&"new".into()), 0);
     }
 
     #[test]
     fn a_dead_holder_keeps_its_index_until_it_is_pruned() {
         let mut indices = known(&[("a", Index(0))]);
         indices.observe(&reading(&[("a", Gone)]));
-        assert_eq!(indices.draft().take(), 1);
+        assert_eq!(indices.draft().take(&"new".into()), 1);
         indices.observe(&reading(&[]));
-        assert_eq!(indices.draft().take(), 0);
+        assert_eq!(indices.draft().take(&"new".into()), 0);
+    }
+
+    #[test]
+    fn a_session_keeps_the_index_that_nobody_else_has() {
+        let indices = known(&[("a", Index(3)), ("b", Index(2)), ("c", Index(2))]);
+        let mut draft = indices.draft();
+        assert_eq!(draft.take(&"a".into()), 3);
+        assert_eq!([draft.take(&"b".into()), draft.take(&"c".into())], [0, 2]);
+        let mut draft = indices.draft();
+        draft.reserve(3);
+        assert_eq!(draft.take(&"a".into()), 0);
     }
 
     #[test]
@@ -207,6 +233,6 @@ mod tests {
         draft.reserve(1);
         draft.reserve(0);
         draft.free(&"a".into());
-        assert_eq!(draft.take(), 2);
+        assert_eq!(take(&mut draft), 2);
     }
 }

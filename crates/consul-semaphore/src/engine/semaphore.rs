@@ -131,6 +131,14 @@ impl QueueState {
         self.concluded.as_ref().map(|(conclusion, _)| conclusion)
     }
 
+    /// Makes the next pass read the prefix again, and only what it finds then counts as the end of a deleted semaphore.
+    fn read_again(&mut self) {
+        self.queue.knowledge.invalidate();
+        if let Some((conclusion, _)) = &mut self.concluded {
+            conclusion.finished = false;
+        }
+    }
+
     /// Returns the number of slots that are left to others, who have waited longer than the first workload here.
     pub fn left_to_others(&self) -> u32 {
         let left = self.last().and_then(|last| last.before).unwrap_or(0);
@@ -510,7 +518,9 @@ impl SemaphoreState {
         self.watched.bring(prefix, keyed, listing, now.moment)
     }
 
-    /// Takes over the list of our node's sessions, and returns the sessions to destroy.
+    /// Takes over the list of our node's sessions, and returns the sessions to destroy. Once the final search has found
+    /// none, all queues read their prefix once more before the semaphore counts as cleaned up: a transaction without an
+    /// answer may have been applied after the last reading, while its session still existed.
     pub(super) fn listed_sessions(
         &mut self,
         sessions: Result<Vec<Session>, consul::Error>,
@@ -519,8 +529,12 @@ impl SemaphoreState {
     ) -> Vec<SessionId> {
         let locking = self.watched.sessions();
         let in_use = |id: &SessionId| locking.contains(id) || stores.keeps(id);
-        self.orphans
-            .answered(&self.spec.settings, sessions, now, in_use)
+        let settings = &self.spec.settings;
+        let ends = self.orphans.answered(settings, sessions, now, in_use);
+        if self.orphans.done {
+            self.queues.values_mut().for_each(QueueState::read_again);
+        }
+        ends
     }
 }
 

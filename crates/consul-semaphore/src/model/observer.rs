@@ -30,6 +30,21 @@ fn cooldown_of(transaction: &Transaction, session: &SessionId) -> Duration {
     Duration::from_secs(cooldown.unwrap_or(0))
 }
 
+/// No two workloads that were started here, or have pods, were told the same slot index.
+fn check_indices(workloads: &Workloads, lock_key: &str) {
+    let running: BTreeSet<&Uid> = workloads.in_need_of_a_slot(lock_key).collect();
+    let mut told = BTreeMap::new();
+    for object in running.into_iter().filter_map(|uid| workloads.get(uid)) {
+        let slots = object.granted.iter().flat_map(|granted| &granted.slots);
+        let here = slots.filter(|slot| *slot.lock_key == *lock_key);
+        for index in here.filter_map(|slot| slot.index) {
+            if let Some(other) = told.insert(index, &object.uid) {
+                panic!("{other} and {} have the index {index}", object.uid);
+            }
+        }
+    }
+}
+
 /// A transaction of the operator's that went through.
 pub(super) struct Written<'a> {
     pub(super) transaction: &'a Transaction,
@@ -56,6 +71,9 @@ pub(super) struct Observer {
     robbed: BTreeMap<Uid, Moment>,
     /// When each session that was once seen as a dead holder died.
     died: BTreeMap<SessionId, Moment>,
+    /// When each holder died before its contender came back, and the index of `.lock` since then. No transaction can
+    /// see that the contender was there in between if it is gone once more and `.lock` has not changed.
+    came_back: BTreeMap<SessionId, (Moment, u64)>,
     /// The raft index at which each session was last granted a slot.
     granted: BTreeMap<SessionId, u64>,
     /// When the slot of each session was last taken by anything but the operator.
@@ -87,6 +105,7 @@ impl Observer {
         let Self {
             robbed,
             died,
+            came_back,
             granted: _,
             taken: _,
             defended,
@@ -113,6 +132,8 @@ impl Observer {
             let died = died.get(&session).filter(|_| may_hold);
             let rested = |died: &Moment| now.since(*died) >= outside.settings.lock_delay;
             canon.word(&died.map(rested));
+            let before = came_back.get(&session).filter(|_| may_hold);
+            canon.word(&before.map(|(died, _)| rested(died)));
             let lives = sight.contenders.contains_key(&session);
             let key = lives.then(|| prefix.contender_key(&session));
             let contender = key.and_then(|key| outside.consul.get(&key));
@@ -170,8 +191,12 @@ impl Observer {
         settings: &Settings,
         now: Moment,
     ) {
-        self.died
-            .retain(|session, _| !sight.contenders.contains_key(session));
+        let index = sight.lock.as_ref().map_or(0, |lock| lock.modify_index);
+        let lives = |session: &SessionId| sight.contenders.contains_key(session);
+        self.came_back.retain(|_, (_, since)| *since == index);
+        for (session, died) in self.died.extract_if(.., |session, _| lives(session)) {
+            self.came_back.entry(session).or_insert((died, index));
+        }
         for session in sight.dead_holders() {
             self.died.entry(session).or_insert(now);
         }
@@ -194,6 +219,7 @@ impl Observer {
             let excused = self.robbed.contains_key(uid);
             assert!(held.contains(uid) || excused, "{uid} runs without a slot");
         }
+        check_indices(workloads, &settings.prefix.lock_key());
     }
 
     /// Notes the holders whose workloads are done.
@@ -371,7 +397,8 @@ impl Observer {
             |session: &SessionId| transaction.releases.iter().any(|r| r.session == *session);
         let was_held = |session: &SessionId| held.contains(session);
         for (session, died) in self.died.iter().filter(|(session, _)| was_held(session)) {
-            let rested = now.since(*died) >= settings.lock_delay;
+            let before = self.came_back.get(session).map(|(died, _)| died);
+            let rested = now.since(*before.unwrap_or(died)) >= settings.lock_delay;
             assert!(
                 body.holds(session) || rested || replaced || released(session),
                 "pruned before the lock-delay was over: {transaction:?}"

@@ -269,27 +269,41 @@ impl Operator {
 
     /// All workloads are listed.
     pub(super) fn see_workloads(&mut self, outside: &Outside) {
-        let now = outside.now();
-        let asked = (self.flaw != Some(Flaw::BelievesNoSmallerVersion)).then_some(now);
-        let seen = |object: &Object| {
-            let mut workload = outside.workloads.read(&object.uid, now)?;
-            let mut known = self.store.workloads.iter();
-            match known.find(|known| known.uid == workload.uid) {
-                Some(known) if !known.is_replaced_by(&workload, asked) => {
-                    return Some(known.clone());
-                }
-                Some(known) if known.version == workload.version => workload.seen = known.seen,
-                _ => {}
-            }
-            let mut all = self.store.workloads.iter();
-            let known = all.find(|known| known.uid == workload.uid);
-            workload.note_wait(known.map(AsRef::as_ref), self::now(outside).time);
-            Some(Arc::new(workload))
-        };
-        let workloads: Vec<_> = outside.workloads.objects().filter_map(seen).collect();
+        let objects = outside.workloads.objects();
+        let workloads: Vec<_> = objects
+            .filter_map(|object| self.seen(outside, &object.uid))
+            .collect();
         self.woken |= !alike(&self.store.workloads, &workloads);
         self.store.workloads = workloads;
         self.stopped.clear();
+    }
+
+    /// The answer to a write shows a workload, if it is still known.
+    fn see_workload(&mut self, outside: &Outside, uid: &Uid) {
+        let seen = self.seen(outside, uid);
+        let workloads = &mut self.store.workloads;
+        if let Some(position) = workloads.iter().position(|known| known.uid == *uid) {
+            match seen {
+                Some(seen) => workloads[position] = seen,
+                None => drop(workloads.remove(position)),
+            }
+        }
+    }
+
+    /// A workload as it is read now, or as it is known if that is newer.
+    fn seen(&self, outside: &Outside, uid: &Uid) -> Option<Arc<Workload>> {
+        let now = outside.now();
+        let asked = (self.flaw != Some(Flaw::BelievesNoSmallerVersion)).then_some(now);
+        let mut workload = outside.workloads.read(uid, now)?;
+        let mut known = self.store.workloads.iter();
+        let known = known.find(|known| known.uid == *uid);
+        match known {
+            Some(known) if !known.is_replaced_by(&workload, asked) => return Some(known.clone()),
+            Some(known) if known.version == workload.version => workload.seen = known.seen,
+            _ => {}
+        }
+        workload.note_wait(known.map(AsRef::as_ref), self::now(outside).time);
+        Some(Arc::new(workload))
     }
 
     /// The watch returns the prefix.

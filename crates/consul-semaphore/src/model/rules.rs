@@ -30,9 +30,9 @@ pub(crate) fn check_plan(observed: &Observed<'_>, plan: &Plan) {
     }
 }
 
-/// A slot that is granted to a waiting workload has an index that no other slot has: one below the limit, but for the
-/// indices of those that have lost their slot. A slot that is granted again has the index that its workload was started
-/// with.
+/// A slot that is granted to a waiting workload has an index that no other slot has: the one that its session had, or
+/// one below the limit, but for the indices of those that have lost their slot. A slot that is granted again has the
+/// index that its workload was started with.
 fn check_indices(observed: &Observed<'_>, transaction: &Transaction) {
     let Some(reading) = observed.reading.filter(|_| !observed.settings.is_rate()) else {
         return;
@@ -44,17 +44,19 @@ fn check_indices(observed: &Observed<'_>, transaction: &Transaction) {
         let mut releases = transaction.releases.iter();
         releases.any(|release| release.session == *session)
     };
-    let mut indices: BTreeMap<&SessionId, u64> = BTreeMap::new();
-    let stay = reading.contenders().filter(|(session, _)| !leaves(session));
-    for (session, entry) in stay {
-        indices.extend(index_in(&entry.value).map(|index| (session, index)));
-    }
+    let contenders = reading.contenders();
+    let before: BTreeMap<&SessionId, u64> = contenders
+        .filter_map(|(session, entry)| Some((session, index_in(&entry.value)?)))
+        .collect();
+    let mut indices = before.clone();
+    indices.retain(|session, _| !leaves(session));
     for operation in &transaction.operations {
         if let Op::Lock { session, value, .. } = operation {
             indices.extend(index_in(value).map(|index| (session, index)));
         }
     }
-    let robbed = indices.keys().filter(|session| !body.holds(session));
+    // Those who have lost their slot have their index until their contender is gone.
+    let robbed = before.keys().filter(|session| !reading.holds(session));
     let bound = observed.bound.iter().flat_map(|workload| &workload.granted);
     let bound = bound.flat_map(|granted| &granted.slots);
     let lost = bound.filter(|slot| !body.holds(&slot.session));
@@ -74,7 +76,8 @@ fn check_indices(observed: &Observed<'_>, transaction: &Transaction) {
             let with_it = indices.values().filter(|other| **other == index).count();
             assert_eq!(with_it, 1, "two slots have the index {index}: {indices:?}");
             let small = usize::try_from(index).is_ok_and(|index| index < most);
-            assert!(small, "{session} has the index {index} of {most}");
+            let kept = before.get(session) == Some(&index);
+            assert!(kept || small, "{session} has the index {index} of {most}");
         }
     }
 }

@@ -324,7 +324,17 @@ impl World {
             (plan, busy) = self.pass();
             let gone = self.outside.is_gone();
             let undisturbed = gone || self.operator.is_undisturbed(&self.outside);
-            if plan.is_at_rest() && !stops && !busy && undisturbed {
+            let left = if self.operator.asks_for_people() {
+                let (skips, fails) = (Vec::new(), Vec::new());
+                Plan {
+                    skips,
+                    fails,
+                    ..plan.clone()
+                }
+            } else {
+                plan.clone()
+            };
+            if left.is_at_rest() && !stops && !busy && undisturbed {
                 return plan;
             }
             // After a write there is a pass at once.

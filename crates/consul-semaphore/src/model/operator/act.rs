@@ -175,6 +175,9 @@ impl Operator {
             None => Written::Unanswered("it is away".into()),
         };
         let outdated = matches!(written, Written::Outdated(_));
+        if outdated || matches!(written, Written::Done) {
+            self.see_workload(outside, &patch.target().uid);
+        }
         if let Some(id) = id {
             let end = End {
                 id,

@@ -97,6 +97,12 @@ impl Operator {
         })
     }
 
+    /// Whether a call hangs that only people wait for. What must not wait is not deleted before that call has ended,
+    /// because the event about it has the names of the holders.
+    pub(in super::super) fn asks_for_people(&self) -> bool {
+        self.hung.iter().any(|hung| hung.about == About::People)
+    }
+
     /// Whether the operator waits for a proof, which it should not do.
     pub(super) fn waits_for_proof(&self) -> bool {
         let asks = |step: &Step| {
