@@ -15,7 +15,7 @@ use super::{
     rate,
     reading::Reading,
     slot_index::IndexDraft,
-    workload::{Phase, Uid, Workload},
+    workload::{Phase, SlotId, Uid, Workload},
 };
 use consul_client::{Op, SessionId};
 
@@ -308,7 +308,7 @@ impl<'a> Composer<'a> {
         for (ordinal, session) in &grant.sessions {
             let index = match regrant {
                 Some(regrant) => regrant.index,
-                None => self.next_index(session),
+                None => self.next_index(session, &grant.workload.uid, *ordinal),
             };
             let value = self.body_of_holder(&grant.workload, *ordinal, asked.clone(), index);
             match &mut self.draft {
@@ -375,11 +375,12 @@ impl<'a> Composer<'a> {
 
     /// Returns the index of the slot that a session is granted. The slots of a rate have none, because their number says
     /// nothing about what runs.
-    fn next_index(&mut self, session: &SessionId) -> Option<u32> {
+    fn next_index(&mut self, session: &SessionId, workload: &Uid, ordinal: u32) -> Option<u32> {
         if self.observed.settings.is_rate() {
             return None;
         }
-        Some(self.indices.take(session))
+        let workload = workload.clone();
+        Some(self.indices.take(session, &SlotId { workload, ordinal }))
     }
 
     /// Returns the encoded body of the key of a session that is granted the slot with this index.

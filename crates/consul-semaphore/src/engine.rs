@@ -1042,7 +1042,7 @@ impl Engine {
             .is_some_and(|queue| queue.start_by(&start, timeout, not_after));
         for queue in queues.iter().filter(|_| was_sent) {
             if let Some(queue) = self.existing(queue) {
-                queue.held.starts.sent(start.sessions());
+                queue.start_sent(&start);
             }
         }
     }
@@ -1056,9 +1056,8 @@ impl Engine {
             return;
         };
         for state in self.semaphores.values_mut() {
-            let queues = state.queues.values_mut().map(|state| &mut state.queue);
-            for queue in queues.filter(|queue| queue.settings().is_rate()) {
-                queue.held.starts.answered(start.sessions(), answer);
+            for state in state.queues.values_mut() {
+                state.queue.start_answered(&start, answer);
             }
         }
     }

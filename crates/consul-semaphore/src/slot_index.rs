@@ -5,9 +5,18 @@
 //! holders get the same one, whichever programs and clusters they belong to. A holder that numbers nothing, such as
 //! `consul lock`, has none.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
-use crate::{ContenderBody, Reading, reading::Changed};
+use crate::{
+    ContenderBody, Reading, Uid, Workload,
+    plan::{HeldSlot, Start, Target},
+    rate::StartAnswer,
+    reading::Changed,
+    workload::{SlotId, lock_key_of},
+};
 use consul_client::{SessionId, id::IdMap};
 
 /// The indices of the slots at a prefix. The index of a dead holder is kept until it is out of `Holders`, although its
@@ -15,6 +24,20 @@ use consul_client::{SessionId, id::IdMap};
 #[derive(Clone, Debug, Default)]
 pub struct SlotIndices {
     by_session: IdMap<SessionId, u32>,
+    /// The starts that were sent to the API server and may have been made, although nobody has seen that yet. Their
+    /// workloads have these indices, whatever happens to their slots meanwhile.
+    starts: BTreeMap<Uid, UnseenStart>,
+}
+
+/// A start that may have been made.
+#[derive(Clone, Debug)]
+struct UnseenStart {
+    /// The workload as it was before the start, which can only be made to this version.
+    workload: Target,
+    /// The indices of the slots at this prefix, by ordinal.
+    indices: Vec<u32>,
+    /// Whether a start had no answer, so that what becomes of a later one says nothing of it.
+    unanswered: bool,
 }
 
 impl SlotIndices {
@@ -51,13 +74,59 @@ impl SlotIndices {
         };
     }
 
+    /// Records that a start was sent, which tells its workload the indices of its slots.
+    pub(crate) fn start_sent(&mut self, start: &Start, lock_key: &str) {
+        let here = start
+            .slots()
+            .filter(|slot| lock_key_of(slot.key()) == lock_key);
+        let indices: Vec<u32> = here.filter_map(HeldSlot::index).collect();
+        let uid = &start.workload.uid;
+        if !indices.is_empty() {
+            let unseen = UnseenStart {
+                workload: start.workload.clone(),
+                indices,
+                unanswered: self.starts.get(uid).is_some_and(|before| before.unanswered),
+            };
+            self.starts.insert(uid.clone(), unseen);
+        }
+    }
+
+    /// Records the result of a start.
+    pub(crate) fn start_answered(&mut self, workload: &Uid, answer: StartAnswer) {
+        match answer {
+            StartAnswer::Made => {}
+            StartAnswer::NotMade => {
+                self.starts
+                    .retain(|uid, start| uid != workload || start.unanswered);
+            }
+            StartAnswer::Unknown => {
+                if let Some(start) = self.starts.get_mut(workload) {
+                    start.unanswered = true;
+                }
+            }
+        }
+    }
+
+    /// Forgets the starts whose workloads are seen in a later version, which shows whether they were made.
+    pub(crate) fn see(&mut self, now: impl Fn(&Uid) -> Option<Arc<Workload>>) {
+        self.starts
+            .retain(|uid, start| now(uid).is_some_and(|now| start.workload.is_still(&now)));
+    }
+
+    /// Returns the number of workloads that may have been started although nobody has seen that.
+    #[cfg(test)]
+    pub(crate) fn unseen_starts(&self) -> usize {
+        self.starts.len()
+    }
+
     /// Returns the indices as a transaction is to change them.
     pub(crate) fn draft(&self) -> IndexDraft<'_> {
+        let starts = self.starts.values();
         IndexDraft {
             known: self,
             sorted: None,
             freed: BTreeMap::new(),
-            reserved: BTreeSet::new(),
+            reserved: starts.flat_map(|start| &start.indices).copied().collect(),
             next: 0,
         }
     }
@@ -93,10 +162,18 @@ impl IndexDraft<'_> {
         self.reserved.insert(index);
     }
 
-    /// Returns the index of a session that is granted a slot, which nobody else gets then: the index that its contender
-    /// tells, because its workload may have been started with it already, or else the smallest that nobody has.
-    pub(crate) fn take(&mut self, session: &SessionId) -> u32 {
+    /// Returns the index of a session that is granted a slot, which nobody else gets then: the index that its workload
+    /// may have been started with, or the one that the session's contender tells, or else the smallest that nobody has.
+    pub(crate) fn take(&mut self, session: &SessionId, slot: &SlotId) -> u32 {
         self.free(session);
+        let start = self.known.starts.get(&slot.workload);
+        let ordinal = usize::try_from(slot.ordinal).ok();
+        let started_with = start
+            .zip(ordinal)
+            .and_then(|(start, ordinal)| start.indices.get(ordinal));
+        if let Some(index) = started_with {
+            return *index;
+        }
         let known = &self.known.by_session;
         let sorted = self.sorted.get_or_insert_with(|| {
             let mut sorted: Vec<u32> = known.values().copied().collect();
@@ -127,11 +204,19 @@ impl IndexDraft<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::samples;
+    use crate::{Phase, samples};
+
+    /// The first slot of this workload.
+    fn slot_of(workload: &str) -> SlotId {
+        SlotId {
+            workload: workload.into(),
+            ordinal: 0,
+        }
+    }
 
     /// The index that a session gets that had none.
     fn take(draft: &mut IndexDraft<'_>) -> u32 {
-        draft.take(&"new".into())
+        draft.take(&"new".into(), &slot_of("new"))
     }
 
     /// What a holder's contender tells.
@@ -201,29 +286,81 @@ mod tests {
         draft.free(&"a".into());
         assert_eq!(take(&mut draft), 1);
         indices.observe(&reading(&[("b", Index(0))]));
-        assert_eq!(indices.draft().take(&"new".into()), 1);
+        assert_eq!(indices.draft().take(&"new".into(), &slot_of("new")), 1);
         indices.observe(&reading(&[]));
-        assert_eq!(indices.draft().take(&"new".into()), 0);
+        assert_eq!(indices.draft().take(&"new".into(), &slot_of("new")), 0);
     }
 
     #[test]
     fn a_dead_holder_keeps_its_index_until_it_is_pruned() {
         let mut indices = known(&[("a", Index(0))]);
         indices.observe(&reading(&[("a", Gone)]));
-        assert_eq!(indices.draft().take(&"new".into()), 1);
+        assert_eq!(indices.draft().take(&"new".into(), &slot_of("new")), 1);
         indices.observe(&reading(&[]));
-        assert_eq!(indices.draft().take(&"new".into()), 0);
+        assert_eq!(indices.draft().take(&"new".into(), &slot_of("new")), 0);
     }
 
     #[test]
     fn a_session_keeps_the_index_that_nobody_else_has() {
         let indices = known(&[("a", Index(3)), ("b", Index(2)), ("c", Index(2))]);
         let mut draft = indices.draft();
-        assert_eq!(draft.take(&"a".into()), 3);
-        assert_eq!([draft.take(&"b".into()), draft.take(&"c".into())], [0, 2]);
+        assert_eq!(draft.take(&"a".into(), &slot_of("a")), 3);
+        assert_eq!(
+            [
+                draft.take(&"b".into(), &slot_of("b")),
+                draft.take(&"c".into(), &slot_of("c"))
+            ],
+            [0, 2]
+        );
         let mut draft = indices.draft();
         draft.reserve(3);
-        assert_eq!(draft.take(&"a".into()), 0);
+        assert_eq!(draft.take(&"a".into(), &slot_of("a")), 0);
+    }
+
+    fn idle(name: &str) -> Workload {
+        samples::workload(name, Phase::Idle, None, None)
+    }
+
+    /// The start of a workload in slots with these indices.
+    fn start(workload: &str, indices: &[u32]) -> Start {
+        let slot = |index: &u32| {
+            let body = ContenderBody {
+                slot_index: Some(*index),
+                ..samples::contender_body(workload)
+            };
+            let session = format!("{workload}-{index}");
+            let value = serde_json::to_string(&body).unwrap();
+            let entry = samples::entry(&format!("p/{session}"), Some(&session), &value);
+            HeldSlot::new(session.as_str().into(), &entry, value.as_bytes())
+        };
+        let workload = idle(workload);
+        Start::new((&workload).into(), indices.iter().map(slot).collect()).unwrap()
+    }
+
+    #[test]
+    fn a_workload_that_may_have_been_started_keeps_its_indices_in_other_sessions() {
+        let mut indices = known(&[]);
+        indices.start_sent(&start("a", &[1, 0]), "p/.lock");
+        indices.start_sent(&start("b", &[2]), "other/.lock");
+        let second = SlotId {
+            ordinal: 1,
+            ..slot_of("a")
+        };
+        let mut draft = indices.draft();
+        assert_eq!(take(&mut draft), 2, "not those of a");
+        assert_eq!(draft.take(&"x".into(), &slot_of("a")), 1);
+        assert_eq!(draft.take(&"y".into(), &second), 0);
+        indices.start_answered(&"a".into(), StartAnswer::Unknown);
+        indices.start_answered(&"a".into(), StartAnswer::NotMade);
+        assert_eq!(take(&mut indices.draft()), 2, "the first one had no answer");
+        let seen = Arc::new(idle("a"));
+        indices.see(|_| Some(seen.clone()));
+        assert_eq!(take(&mut indices.draft()), 2, "it is as it was");
+        indices.see(|_| None);
+        assert_eq!(take(&mut indices.draft()), 0);
+        indices.start_sent(&start("a", &[0]), "p/.lock");
+        indices.start_answered(&"a".into(), StartAnswer::NotMade);
+        assert_eq!(take(&mut indices.draft()), 0);
     }
 
     #[test]

@@ -231,7 +231,7 @@ impl Knowledge {
     }
 
     /// Returns the prefix as it is known, or as it was known last.
-    pub(super) fn last_reading(&self) -> Option<&Reading> {
+    pub(crate) fn last_reading(&self) -> Option<&Reading> {
         self.reading.as_ref().or(self.outdated.as_ref())
     }
 

@@ -8,7 +8,12 @@ use std::{
 
 use serde_json::Value;
 
-use super::{canon::Canon, outside::Outside, sight::Sight, workloads::Workloads};
+use super::{
+    canon::Canon,
+    outside::Outside,
+    sight::Sight,
+    workloads::{Object, Workloads},
+};
 use crate::plan::{Fail, Failed};
 use crate::{
     LimitPolicy, Mode, Settings, Uid,
@@ -30,17 +35,18 @@ fn cooldown_of(transaction: &Transaction, session: &SessionId) -> Duration {
     Duration::from_secs(cooldown.unwrap_or(0))
 }
 
-/// No two workloads that were started here, or have pods, were told the same slot index.
-fn check_indices(workloads: &Workloads, lock_key: &str) {
-    let running: BTreeSet<&Uid> = workloads.in_need_of_a_slot(lock_key).collect();
+/// No two of these workloads were told the same index of a slot.
+pub(super) fn check_indices<'a>(running: impl Iterator<Item = &'a Object>) {
     let mut told = BTreeMap::new();
-    for object in running.into_iter().filter_map(|uid| workloads.get(uid)) {
-        let slots = object.granted.iter().flat_map(|granted| &granted.slots);
-        let here = slots.filter(|slot| *slot.lock_key == *lock_key);
-        for index in here.filter_map(|slot| slot.index) {
-            if let Some(other) = told.insert(index, &object.uid) {
-                panic!("{other} and {} have the index {index}", object.uid);
-            }
+    for object in running {
+        for slot in object.granted.iter().flat_map(|granted| &granted.slots) {
+            let index = slot.index.map(|index| (&slot.lock_key, index));
+            let before = index.and_then(|index| told.insert(index, &object.uid));
+            assert_eq!(
+                before, None,
+                "{} was told the index of {slot:?}, too",
+                object.uid
+            );
         }
     }
 }
@@ -219,7 +225,10 @@ impl Observer {
             let excused = self.robbed.contains_key(uid);
             assert!(held.contains(uid) || excused, "{uid} runs without a slot");
         }
-        check_indices(workloads, &settings.prefix.lock_key());
+        let running: BTreeSet<&Uid> = workloads
+            .in_need_of_a_slot(&settings.prefix.lock_key())
+            .collect();
+        check_indices(running.into_iter().filter_map(|uid| workloads.get(uid)));
     }
 
     /// Notes the holders whose workloads are done.
@@ -236,10 +245,11 @@ impl Observer {
         }
     }
 
-    /// A workload was made to fail.
-    pub(super) fn failed(&mut self, fail: &Fail, sight: &Sight) {
+    /// A workload was made to fail. A replica that was overtaken does not know what the next one has just granted.
+    pub(super) fn failed(&mut self, fail: &Fail, sight: &Sight, overtaken: bool) {
         let uid = &fail.workload.uid;
-        assert!(!sight.workloads().contains(uid), "{uid} holds a slot");
+        let holds = sight.workloads().contains(uid);
+        assert!(!holds || overtaken, "{uid} holds a slot");
         if matches!(fail.why, Failed::Contended(_)) {
             self.skipped(uid);
         }

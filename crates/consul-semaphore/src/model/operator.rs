@@ -25,7 +25,6 @@ use super::{
     flaws::Flaw,
     outside::{Outside, Reach},
     requests::{self, Patch},
-    workloads::Object,
 };
 use crate::{
     Identity, LastProof, Plan, Proved, SessionState, Turns, Uid, Workload,
@@ -533,7 +532,10 @@ impl Operator {
     }
 
     fn step_of(&mut self, outside: &Outside, action: Action) -> Option<Step> {
-        let reading = self.queue().and_then(Queue::reading);
+        // The pass that decided on this may have discarded its reading.
+        let reading = self
+            .queue()
+            .and_then(|queue| queue.knowledge.last_reading());
         let read = reading.map_or(outside.now(), |reading| reading.sent);
         match action {
             Action::Call(id, Call::Transact { transaction, .. }) => {

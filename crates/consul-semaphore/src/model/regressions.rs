@@ -11,10 +11,11 @@ use super::{
         Setup, World,
     },
 };
+use crate::Mode;
 
 /// A step whose answer is lost, after the call was carried out or without it.
-fn lost(done: bool) -> Option<Lost> {
-    Some(Lost { done, hangs: false })
+fn lost(done: bool) -> Event {
+    Step(Some(Lost { done, hangs: false }))
 }
 
 fn create() -> Event {
@@ -74,7 +75,7 @@ fn a_session_that_is_granted_a_slot_once_more_keeps_its_index() {
         Step(None),
         TakeOut(7),
         Expire(0),
-        Step(lost(true)),
+        lost(true),
         Step(None),
         SeeJobs,
         create(),
@@ -113,7 +114,7 @@ fn an_index_is_beyond_the_limit_while_those_below_are_told_by_contenders_without
         Pass,
         create_with(0, 1),
         Step(None),
-        Step(lost(true)),
+        lost(true),
         create_with(0, 1),
         SetLimit(1),
         Pass,
@@ -128,13 +129,7 @@ fn an_index_is_beyond_the_limit_while_those_below_are_told_by_contenders_without
 #[test]
 fn a_transaction_that_is_late_leaves_nothing_of_a_deleted_semaphore() {
     let before = [Step(None), create(), Pass, create(), Step(None)];
-    let after = [
-        StepOf(0, lost(false)),
-        StepOf(0, None),
-        Step(None),
-        create(),
-        Land,
-    ];
+    let after = [lost(false), StepOf(0, None), Step(None), create(), Land];
     let mut world = World::run(&beside_a_program(1), &before);
     world.happen(&Terminate);
     for event in &after {
@@ -199,4 +194,53 @@ fn what_must_not_wait_stays_until_the_holders_have_names() {
         CreateSkippable(0),
     ];
     World::run(&beside_a_program(1), &script).settle();
+}
+
+/// A workload that had given its slot back was deleted, which a proof said before the watch, and the next one was
+/// granted the slot.
+#[test]
+fn what_a_proof_shows_to_be_deleted_is_passed() {
+    let setup = Setup {
+        mode: Mode::Mutex,
+        operations: 64,
+        ..setup(1)
+    };
+    let script = [
+        Step(None),
+        create_with(0, 1),
+        Forbid(0, Refusal::Forbidden),
+        Step(None),
+        SeeJobs,
+        Step(None),
+        Step(None),
+        create(),
+        Step(None),
+        Pass,
+        Delete(8, Deletion::Background),
+        Step(None),
+    ];
+    World::run(&setup, &script).settle();
+}
+
+/// A session ended while its workload was being started, and the next one was granted the slot.
+#[test]
+fn the_index_of_what_is_being_started_is_given_to_nobody() {
+    let setup = Setup {
+        mode: Mode::Mutex,
+        operations: 64,
+        ..setup(1)
+    };
+    let script = [
+        create(),
+        create(),
+        Step(None),
+        Pass,
+        Step(None),
+        Step(None),
+        Expire(0),
+        SeeConsul,
+        Decide,
+        Pass,
+    ];
+    World::run(&setup, &script).settle();
 }

@@ -60,7 +60,9 @@ fn check_indices(observed: &Observed<'_>, transaction: &Transaction) {
     let bound = observed.bound.iter().flat_map(|workload| &workload.granted);
     let bound = bound.flat_map(|granted| &granted.slots);
     let lost = bound.filter(|slot| !body.holds(&slot.session));
-    let most = body.limit() + robbed.count() + lost.count();
+    // A start that is under way, or had no answer, may have told a workload an index.
+    let told = observed.memory.indices.unseen_starts();
+    let most = body.limit() + robbed.count() + lost.count() + told;
     let lock_key = observed.settings.prefix.lock_key();
     for grant in &transaction.grants {
         for (ordinal, session) in &grant.sessions {
@@ -239,7 +241,10 @@ fn waits(observed: &Observed<'_>, transaction: &Transaction, workload: &Workload
     });
     let away = observed.excluded.barred.contains(&workload.uid)
         || observed.excluded.busy.contains(&workload.uid);
-    observed.settings.may_start(workload) && !taken && !away
+    // A proof may say that a workload was deleted before the watch does.
+    let mut ours = observed.ours.iter();
+    let gone = ours.any(|ours| ours.identity.uid == workload.uid && ours.workload.is_none());
+    observed.settings.may_start(workload) && !taken && !away && !gone
 }
 
 /// Whether a running workload that was started here has no slot in the reading.

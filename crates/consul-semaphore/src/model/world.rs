@@ -1,6 +1,6 @@
 //! The world around the algorithm, and everything that can happen in it.
 
-use std::{num::NonZeroU32, time::Duration};
+use std::{collections::BTreeSet, num::NonZeroU32, time::Duration};
 
 use super::{
     flaws::Flaw,
@@ -452,7 +452,8 @@ pub(super) fn by_others(outside: &mut Outside, clients: &mut [Client], event: &E
 
 fn by_users(outside: &mut Outside, event: &Event) {
     let asked_for = outside.settings.name.clone();
-    let holding = outside.sight().workloads();
+    let sight = outside.sight();
+    let holding: BTreeSet<&SessionId> = sight.holding().map(|(session, _)| session).collect();
     let workloads = &mut outside.workloads;
     let mut edit = |workload: &usize, change: &dyn Fn(&mut Object)| {
         with_workload(workloads, *workload, |workloads, uid| {
@@ -482,7 +483,11 @@ fn by_users(outside: &mut Outside, event: &Event) {
             if object.stubborn {
                 return;
             }
-            let held = holding.contains(&object.uid) && object.granted.is_some();
+            // Its template may also name a slot of an earlier grant.
+            let held = object.granted.as_ref().is_some_and(|granted| {
+                let mut slots = granted.slots.iter();
+                slots.all(|slot| holding.contains(&slot.session))
+            });
             object.rogue |= object.suspend && !held;
             object.stopped_by_user = false;
             object.suspend = false;

@@ -11,6 +11,7 @@ use std::{
 use super::super::{
     consul::{Consul, Refused, Snapshot},
     foreign::{Client, Style},
+    observer::check_indices,
     requests::{Answer, Patch},
     sight::Sight,
     workloads::{Object, Workloads},
@@ -347,6 +348,7 @@ impl Outside {
     fn look(&mut self) {
         let mut sights = self.sights();
         let in_need = self.in_need();
+        check_indices(in_need.iter().filter_map(|uid| self.workloads.get(uid)));
         let Memory {
             robbed,
             ran,
