@@ -154,14 +154,16 @@ impl Policy {
                  nothing reports this"
             ),
             (Role::Hold, _) => format!(
-                "a {kind} waits only if its user creates it held and with the label {WAITS_LABEL}"
+                "a {kind} waits only if its manifest holds it back and has the label {WAITS_LABEL}"
             ),
             (Role::Guard, _) => format!("anybody who may change a waiting {kind} can start it"),
             (Role::Refuse, _) => {
                 format!("a {kind} that can't be held is accepted, and only an event reports this")
             }
             (Role::Operator, _) => {
-                format!("anybody who has the operator's token can make a {kind} run anything")
+                format!(
+                    "anybody who has the token of the operator's ServiceAccount can change what a {kind} runs"
+                )
             }
         }
     }

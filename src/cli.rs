@@ -169,7 +169,7 @@ pub(crate) struct ScopeFlags {
     #[command(flatten)]
     pub(crate) workloads: WorkloadFlags,
 
-    /// A ConfigMap in the operator's namespace with rows that describe more kinds: docs/kinds.md
+    /// A ConfigMap in the operator's namespace, each entry of which describes one more kind: docs/kinds.md
     #[arg(long, env, value_name = "NAME", value_parser = name)]
     pub(crate) kinds: Option<String>,
 

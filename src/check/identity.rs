@@ -7,6 +7,7 @@ use super::{
     report::{Area, Line, Outcome},
 };
 use crate::identity::{History, Place, conflict, judge_for_people, mark_key};
+use command_line::page;
 use consul_client::{Client, Entry, Error};
 
 /// The facts that were read.
@@ -84,9 +85,10 @@ pub(super) fn line(seen: &IdentityFacts) -> Line {
             Outcome::Ok,
             format!("{replica} uses the identity {id}, and no other API server does"),
         ),
-        Err(mark) => of(Outcome::Failed, conflict(key, id, mark.as_ref())).todo(
-            "set --cluster-id for the operator of the copied cluster: docs/operations.md, IdentityConflict",
-        ),
+        Err(mark) => of(Outcome::Failed, conflict(key, id, mark.as_ref())).todo(concat!(
+            "set --cluster-id for the operator of the copied cluster: ",
+            page!("operations.md#copies-of-a-cluster")
+        )),
     }
 }
 

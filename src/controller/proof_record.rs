@@ -130,7 +130,8 @@ impl ProofRecord {
             Err(why) => tracing::warn!(
                 annotation = LEGACY,
                 why = one_line(&why, 200),
-                "can't read when Consul last proved the slots of running Jobs: they continue for half a TTL without another proof"
+                "can't read when Consul last confirmed the slots of the running Jobs: unless Consul confirms a slot again, its \
+                 Job continues for half a TTL"
             ),
         }
     }

@@ -63,7 +63,7 @@ impl<F: Fn(&Standing)> Board<F> {
 
     /// Reports that this replica does not lead any more.
     pub(super) fn lost(&self, why: &str) {
-        tracing::warn!(identity = %self.identity, why, "lost the lead, this replica stands by");
+        tracing::warn!(identity = %self.identity, why, "this replica is no longer the leader, and stands by");
         self.set(Standing::Standby { leader: None });
     }
 
@@ -85,7 +85,7 @@ impl<F: Fn(&Standing)> Board<F> {
             return;
         }
         if let Some(leader) = leader {
-            tracing::info!(identity = %self.identity, leader, "another replica leads, this one stands by");
+            tracing::info!(identity = %self.identity, leader, "another replica leads, and this one stands by");
         }
         self.set(standing);
     }

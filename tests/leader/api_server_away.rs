@@ -17,7 +17,9 @@ async fn sessions_are_renewed_while_nobody_can_lead() {
     link.cut();
     eventually("it has lost the lead", || async {
         let logs = a.logs();
-        logs.contains("lost the lead").then_some(()).ok_or(logs)
+        logs.contains("no longer the leader")
+            .then_some(())
+            .ok_or(logs)
     })
     .await;
 
@@ -72,7 +74,7 @@ async fn completed_work_has_its_event_even_if_the_lead_was_lost() {
         let held = call.path.ends_with("/events") || call.path.contains("/leases");
         held.then_some(Fault::Held)
     });
-    says("lost the lead").await;
+    says("no longer the leader").await;
     api.heal();
     job.has_event("SlotReleased").await;
 }

@@ -82,7 +82,7 @@ async fn asleep<'a>(all: &[&'a Operator], leader: &'a Operator, load: &mut Load)
     load.goes_on().await;
     assert_eq!(changes_in_consul(leader).await, changes);
     let logs = leader.logs().split_off(log);
-    assert!(logs.contains("lost the lead"), "{logs}");
+    assert!(logs.contains("no longer the leader"), "{logs}");
     // It may report in any words that it may no longer change anything.
     let logged = logs
         .lines()

@@ -345,11 +345,10 @@ pub struct ReservedSlots {
 #[derive(KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SessionSpec {
-    /// How long a slot stays held after the operator last renewed its session: whole hours, minutes
-    /// and seconds from 10s to 24h, such as 120s, 2m or 1h30m. A longer TTL lets Jobs continue in a
-    /// longer outage; a shorter one frees the slots of a lost cluster sooner. None: the session never
-    /// expires, and the slots of a lost cluster stay held until somebody destroys its sessions. The
-    /// default is 120s.
+    /// The TTL of the sessions: whole hours, minutes and seconds from 10s to 24h, such as 120s, 2m or 1h30m. If nobody
+    /// renews a session any more, Consul frees its slot after one to two TTLs. A longer TTL lets Jobs continue in a
+    /// longer outage; a shorter one frees the slots of a lost cluster sooner. None: the session never expires, and the
+    /// slots of a lost cluster stay held until somebody destroys its sessions. The default is 120s.
     #[serde(default)]
     #[schemars(with = "String", length(max = 32))]
     #[x_kube(validation = Rule::new(

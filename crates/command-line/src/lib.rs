@@ -29,6 +29,18 @@ use clap::error::{ContextKind, ContextValue};
 
 pub use consul::{CONSUL_ENVIRONMENT, CONSUL_HEADING, ConsulFlags};
 
+/// Returns the address of a page of the documentation, such as `"exec.md"`, for messages that say what to do. The address
+/// is a literal.
+#[macro_export]
+macro_rules! page {
+    ($file:literal) => {
+        concat!(
+            "https://github.com/consul-semaphore/consul-semaphore-operator/blob/main/docs/",
+            $file
+        )
+    };
+}
+
 /// A panic in any task or thread ends the process: no work continues half done. Released builds abort by their
 /// profile; this does the same in all others.
 pub fn abort_on_panic() {

@@ -11,6 +11,7 @@ use crate::{
     },
     telemetry,
 };
+use command_line::page;
 use consul_client::{ConfigError, Error, Exposure};
 use consul_semaphore_api::Ttl;
 
@@ -24,7 +25,7 @@ const OLDEST_CONSUL: (u32, u32) = (1, 8);
 const MAX_CLOCK_DIFFERENCE: SignedDuration = SignedDuration::from_secs(5);
 
 /// The place where the rules are documented.
-const RULES: &str = "docs/consul-acl.md has all rules";
+const RULES: &str = concat!(page!("consul-acl.md"), " has all rules");
 
 /// Returns the line about invalid Consul settings.
 pub(in crate::check) fn unusable(error: &ConfigError) -> Line {
@@ -243,10 +244,13 @@ pub(super) fn advice(error: &Error) -> &'static str {
         Error::NoLeader { .. } => {
             "check the Consul servers: a majority must be up and know each other"
         }
-        Error::Denied(_) => "check the token: docs/consul-acl.md",
+        Error::Denied(_) => concat!("check the token: ", page!("consul-acl.md")),
         Error::LoginFailed(_) => {
-            "check --consul-auth-method, --consul-bearer-token-file, and the auth method and its binding \
-             rules in Consul: docs/consul-acl.md"
+            concat!(
+                "check --consul-auth-method, --consul-bearer-token-file, and the auth method and its binding rules in \
+                 Consul: ",
+                page!("consul-acl.md#log-in-with-an-auth-method")
+            )
         }
         Error::NoToken => "set a token; if Consul has no ACLs, leave the settings for a token out",
         Error::TooManyRequests(_) => {
@@ -259,7 +263,7 @@ pub(super) fn advice(error: &Error) -> &'static str {
         Error::UnknownDatacenter => {
             "name a datacenter that this Consul knows in spec.consul.datacenter"
         }
-        Error::MissingNode => "let the token register the node: docs/consul-acl.md",
+        Error::MissingNode => concat!("let the token register the node: ", page!("consul-acl.md")),
         Error::InvalidKey(_) => {
             "use a prefix without '..', which Consul 1.21.5 refuses, or a newer Consul"
         }

@@ -21,6 +21,7 @@ use crate::{
     },
     schema, telemetry,
 };
+use command_line::page;
 use consul_semaphore_api::{ConsulSemaphore, annotations::SEMAPHORE};
 use consul_semaphore_workload::Table;
 
@@ -142,7 +143,10 @@ fn operators(contested: &Answer<FoundObjects>) -> Option<Line> {
         "no ConsulSemaphore is managed by more than one operator",
         "more than one operator manages the same ConsulSemaphore, or did in the last 10 minutes. They keep its limit \
          and start no Job twice, but each emits all events and writes the status",
-        "stop all but one, or give each a --semaphore-selector or --namespaces: docs/scope.md",
+        concat!(
+            "stop all but one, or give each a --semaphore-selector or --namespaces: ",
+            page!("scope.md")
+        ),
     );
     (*contested != Err(ApiError::NotThere)).then_some(line)
 }
@@ -208,7 +212,7 @@ fn rows(name: &NamespacedName, table: &Answer<Table>) -> Vec<Line> {
     };
     let wrong = table.mistakes.iter().map(|(entry, why)| {
         let message = format!("the row {entry} of {title} is wrong: {why}");
-        of(Outcome::Failed, message).todo("correct it: docs/kinds.md")
+        of(Outcome::Failed, message).todo(concat!("correct it: ", page!("kinds.md")))
     });
     [of(Outcome::Ok, read)].into_iter().chain(wrong).collect()
 }
@@ -397,15 +401,21 @@ fn right(right: &CheckedRight) -> Line {
     let message = format!("may not {}: {}", named(denied.iter()), rule.without);
     let command = question.source.apply();
     let apply = command.unwrap_or_else(|| match rule.place {
-        RuleScope::BesideTable => {
-            "let the operator write events in the namespace of its ConfigMap, as docs/kinds.md says"
-                .to_owned()
-        }
-        RuleScope::Table => "let the operator read its ConfigMap, as docs/kinds.md says".to_owned(),
+        RuleScope::BesideTable => concat!(
+            "let the operator write events in the namespace of its ConfigMap, as this page says: ",
+            page!("kinds.md")
+        )
+        .to_owned(),
+        RuleScope::Table => concat!(
+            "let the operator read its ConfigMap, as this page says: ",
+            page!("kinds.md")
+        )
+        .to_owned(),
         _ => "kubectl apply -k config/rbac".to_owned(),
     });
     line(&what, outcome, message).todo(format!(
-        "{apply}; for an operator of some namespaces see docs/scope.md"
+        "{apply}; for an operator of some namespaces see {}",
+        page!("scope.md")
     ))
 }
 

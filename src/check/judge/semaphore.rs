@@ -14,6 +14,7 @@ use crate::check::{
     report::{Area, Line, Outcome},
     semaphore::{CheckedToken, PrefixFacts, SemaphoreFacts, Unknown},
 };
+use command_line::page;
 use consul_client::{Listing, SessionId};
 use consul_semaphore::Mode;
 use consul_semaphore::{
@@ -127,7 +128,8 @@ fn conditions(semaphore: &ConsulSemaphore) -> Vec<Line> {
         let line = line(&format!("condition {type_}"), outcome, message);
         Some(match outcome {
             Outcome::Failed => line.todo(format!(
-                "do what the message says; docs/reference.md explains the reason {}",
+                "do what the message says; {} explains the reason {}",
+                page!("why-waiting.md#4-look-at-the-conditions"),
                 condition.reason
             )),
             _ => line,

@@ -288,8 +288,8 @@ impl<'a> Observed<'a> {
         let (name, namespace) = (&settings.name, &settings.namespace);
         let end = if settings.ttl.is_some() {
             format!(
-                "If this lasts, the operator removes it without Consul once its sessions must have expired, which takes \
-                 at least {} s; an event then says what is left in Consul",
+                "If Consul stays away, the operator removes the ConsulSemaphore without Consul when its sessions have \
+                 certainly expired, after at least {} s; an event then says what is left in Consul",
                 settings.span().as_secs()
             )
         } else {

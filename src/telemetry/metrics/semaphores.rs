@@ -190,7 +190,7 @@ impl TimeGauges {
             ),
             window_opens: register.seconds(
                 "window_opens_timestamp",
-                "When the next window opens, in Unix time; absent while a window is open, and without windows",
+                "When the next window opens, in Unix time; absent while a window is open, and if the semaphore has no windows",
                 Family::default(),
             ),
             longest_wait_since: register.seconds(

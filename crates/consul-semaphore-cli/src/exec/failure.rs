@@ -2,6 +2,7 @@
 
 use std::{io, time::Duration};
 
+use command_line::page;
 use consul_client as consul;
 use consul_semaphore::{
     Prefix,
@@ -144,7 +145,11 @@ fn advice(error: &AcquireError) -> String {
 pub(super) fn advice_on(refusal: &consul::Error) -> String {
     match refusal {
         refusal if refusal.is_unknown_token() => UNKNOWN_TOKEN.to_owned(),
-        consul::Error::Denied(_) => ". Give the token the rules that docs/exec.md names".to_owned(),
+        consul::Error::Denied(_) => concat!(
+            ". Give the token the rules that this page names: ",
+            page!("exec.md")
+        )
+        .to_owned(),
         consul::Error::AnswerTooLarge(_) => {
             ". Use another prefix, or delete the keys below it that do not belong to a semaphore"
                 .to_owned()

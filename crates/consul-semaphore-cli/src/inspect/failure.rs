@@ -2,6 +2,7 @@
 
 use std::io;
 
+use command_line::page;
 use consul_client::{self as consul, SessionId, text::one_line};
 use consul_semaphore::Prefix;
 
@@ -70,7 +71,12 @@ impl InspectFailure {
 fn advice(error: &consul::Error) -> &'static str {
     match error {
         error if error.is_unknown_token() => UNKNOWN_TOKEN,
-        consul::Error::Denied(_) => ". Give the token the rules that docs/slots.md names",
+        consul::Error::Denied(_) => {
+            concat!(
+                ". Give the token the rules that this page names: ",
+                page!("slots.md")
+            )
+        }
         consul::Error::Unreachable { .. } => {
             ". Check the address in --consul-address or CONSUL_HTTP_ADDR"
         }

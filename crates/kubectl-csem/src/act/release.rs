@@ -77,8 +77,8 @@ pub(crate) async fn release(
         && claim.as_ref().map(|claim| Some(&claim.uid)) != Ok(found.metadata.uid.as_ref())
     {
         return Err(Failure::impossible(format!(
-            "not released: the session {session} does not belong to the {}, although its contender \
-             claims that. To release it anyway, name the session",
+            "not released: the session {session} does not belong to the {}, although its entry in Consul says so. To \
+             release the slot anyway, give the session instead of the name",
             named.title()
         )));
     }

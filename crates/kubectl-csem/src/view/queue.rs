@@ -294,7 +294,7 @@ fn outsider(
     } else if let Some(warning) = word.filter(|recorded| recorded.warning) {
         (warning.reason.clone(), warning.message.clone())
     } else if stopping {
-        let message = "its last pods are not gone yet, or its status does not say so";
+        let message = "pods of its earlier run still exist, or its status does not show yet that they have ended";
         ("Stopping".to_owned(), message.to_owned())
     } else {
         let message = "the operator has not queued it yet, or does not run";

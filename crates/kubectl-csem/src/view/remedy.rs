@@ -53,7 +53,7 @@ fn remedy(situation: &Situation<'_>) -> Vec<String> {
         highest,
         ..
     } = situation;
-    if let Some(line) = of_the_queue(reason) {
+    if let Some(line) = of_the_queue(reason).or_else(|| of_the_operator(reason)) {
         return vec![line.to_owned()];
     }
     let name = semaphore.unwrap_or("NAME");
@@ -64,9 +64,6 @@ fn remedy(situation: &Situation<'_>) -> Vec<String> {
         format!("kubectl annotate {type_} {bare} {SEMAPHORE}={value} --overwrite -n {namespace}")
     };
     let line = match *reason {
-        "OutsideWindow" => {
-            "Wait until the window opens, or change spec.windows of the semaphore".to_owned()
-        }
         "Reserved" => format!(
             "Wait for a slot that is not reserved, or give the {kind} the priority that the semaphore names: \
              kubectl csem bump {job} PRIORITY -n {namespace}"
@@ -75,18 +72,14 @@ fn remedy(situation: &Situation<'_>) -> Vec<String> {
             "Wait: Jobs that lost their slot get one first. kubectl csem show {name} -n {namespace} lists the events"
         ),
         "Behind" => match highest.checked_add(1) {
-            Some(priority) => format!(
-                "Wait, or put it first: kubectl csem bump {job} {priority} -n {namespace}"
-            ),
+            Some(priority) => {
+                format!("Wait, or put it first: kubectl csem bump {job} {priority} -n {namespace}")
+            }
             None => "Wait: the Jobs ahead of it have the highest priority that there is".to_owned(),
         },
         "Next" => format!(
             "Wait a moment. If it does not start, see its events: kubectl events --for {type_}/{bare} -n {namespace}"
         ),
-        "StartRefused" => {
-            "Correct what refuses the start, such as a quota, a policy or a webhook: the operator retries automatically"
-                .to_owned()
-        }
         "Paused" => format!("Resume the semaphore: kubectl csem resume {name} -n {namespace}"),
         "OnHold" => format!("Queue it again: kubectl csem unhold {job} -n {namespace}"),
         "Malformed" => {
@@ -108,7 +101,11 @@ fn remedy(situation: &Situation<'_>) -> Vec<String> {
         ),
         "NoSemaphore" => {
             return vec![
-                format!("Correct the name: {}. The namespace has {}", annotate("NAME"), some(others)),
+                format!(
+                    "Correct the name: {}. The namespace has {}",
+                    annotate("NAME"),
+                    some(others)
+                ),
                 format!(
                     "Or create the ConsulSemaphore {name}: a {kind} can't use a ConsulSemaphore of another namespace"
                 ),
@@ -121,27 +118,24 @@ fn remedy(situation: &Situation<'_>) -> Vec<String> {
             "To make it wait for a slot, name a ConsulSemaphore: {}",
             annotate("NAME")
         ),
-        "RanWithoutSlot" => {
-            "Create Jobs with suspend: true, or install the admission policies, which set it".to_owned()
-        }
         "Stopping" => format!(
             "Wait until its pods are gone: kubectl get pods -l batch.kubernetes.io/job-name={job} -n {namespace}"
         ),
-        "PutOnHold" => format!("Remove the annotation {HOLD}: kubectl csem unhold {job} -n {namespace}"),
-        "Unseen" | "Starting" => {
-            "Wait a moment. If nothing changes, check that an operator runs and watches this namespace: \
-             kubectl get pods -A -l app.kubernetes.io/name=consul-semaphore-operator"
-                .to_owned()
-        }
-        "ConsulUnreachable" | "NoLeader" | "TooManyRequests" | "UnexpectedAnswer" => {
-            "Check Consul and the operator's connection to it: the operator retries automatically".to_owned()
+        "PutOnHold" => {
+            format!("Remove the annotation {HOLD}: kubectl csem unhold {job} -n {namespace}")
         }
         "LimitConflict" => format!(
             "Set spec.limit of {name} to Consul's limit, or have all others use yours, or set spec.limitPolicy to \
              Enforce"
         ),
+        "NotStarted" if workload.kind == Kind::Job => format!(
+            "Correct what keeps its pods from starting: kubectl describe pods -l batch.kubernetes.io/job-name={job} -n \
+             {namespace}. To correct the image, delete the Job and create it again"
+        ),
         "SlotGranted" | "Finished" | "Deleting" => return Vec::new(),
-        _ => format!("Follow the message. kubectl csem show {name} -n {namespace} shows the whole semaphore"),
+        _ => format!(
+            "Follow the message. kubectl csem show {name} -n {namespace} shows the whole semaphore"
+        ),
     };
     vec![line]
 }
@@ -169,6 +163,27 @@ fn of_another_kind(situation: &Situation<'_>) -> Option<String> {
         "Unlabelled" => format!(
             "Give it the label: kubectl label {type_} {name} {WAITS_LABEL}=true --overwrite -n {namespace}"
         ),
+        _ => return None,
+    })
+}
+
+/// Returns what to do if it does not depend on the workload, because it is up to the operator, its semaphore or Consul.
+fn of_the_operator(reason: &str) -> Option<&'static str> {
+    Some(match reason {
+        "OutsideWindow" => "Wait until the window opens, or change spec.windows of the semaphore",
+        "StartRefused" => {
+            "Correct what refuses the start, such as a quota, a policy or a webhook: the operator retries automatically"
+        }
+        "RanWithoutSlot" => {
+            "Create Jobs with suspend: true, or install the admission policies, which set it"
+        }
+        "Unseen" | "Starting" => {
+            "Wait a moment. If nothing changes, ask an administrator whether an operator runs and serves this namespace: \
+             kubectl get pods -A -l app.kubernetes.io/name=consul-semaphore-operator"
+        }
+        "ConsulUnreachable" | "NoLeader" | "TooManyRequests" | "UnexpectedAnswer" => {
+            "Check Consul and the operator's connection to it: the operator retries automatically"
+        }
         _ => return None,
     })
 }
