@@ -92,6 +92,13 @@ const REFUSED: &[(&str, [&str; 2])] = &[
         "extraObjects={1}",
         ["at '/extraObjects/0'", "got number, want"],
     ),
+    (
+        "prometheusRule.aggregationLabels={a-b}",
+        [
+            "at '/prometheusRule/aggregationLabels/0'",
+            "does not match pattern",
+        ],
+    ),
     ("startupProbe=5s", ["at '/startupProbe'", "want object"]),
     ("lifecycle=none", ["at '/lifecycle'", "want object"]),
     (
