@@ -197,3 +197,55 @@ async fn the_custom_resource_can_be_left_out() {
         assert_eq!(objects.iter().any(is_crd), installed, "{value}");
     }
 }
+
+/// What exists once in a cluster can be a release of its own, beside operators for some namespaces.
+#[tokio::test]
+async fn a_release_can_have_no_operator() {
+    let alone =
+        "replicaCount=0,rbac.create=false,service.enabled=false,podDisruptionBudget.enabled=false";
+    let objects = with(&["--set", alone]).await;
+    let roles = objects.iter().filter(|object| {
+        let kind = object["kind"].as_str().unwrap_or_default();
+        kind.contains("Role")
+    });
+    let roles: Vec<_> = roles.map(|role| &role["metadata"]["name"]).collect();
+    assert_eq!(
+        roles,
+        ["consul-semaphore-viewer", "consul-semaphore-editor"]
+    );
+    assert_eq!(the(&objects, "Deployment")["spec"]["replicas"], 0);
+    the(&objects, "CustomResourceDefinition");
+    the(&objects, "MutatingAdmissionPolicy");
+    for binding in &objects {
+        if binding["kind"] == "ValidatingAdmissionPolicyBinding" {
+            assert!(!binding.to_string().contains("\"In\""), "{binding}");
+        }
+    }
+}
+
+/// By default, a label of a namespace keeps the policies from it; what limits the operator never heeds it.
+#[tokio::test]
+async fn the_policies_can_leave_no_namespace_out() {
+    let workloads = "workloads.pods.enabled=true,workloads.workflows.enabled=true";
+    let refuse = "admissionPolicies.refuse.enabled=true";
+    for (scope, expressions) in [("", 1), ("scope.namespaces={team-a},", 2)] {
+        for allowed in [true, false] {
+            let exempt = format!("admissionPolicies.allowExemption={allowed}");
+            let values = format!("{scope}{workloads},{refuse},{exempt}");
+            let objects = with(&["--set", &values]).await;
+            let bindings = objects.iter().filter(|object| {
+                let kind = object["kind"].as_str().unwrap_or_default();
+                kind.ends_with("AdmissionPolicyBinding")
+            });
+            let mut heed = 0;
+            for binding in bindings {
+                let selector = &binding["spec"]["matchResources"]["namespaceSelector"];
+                let of = selector["matchExpressions"].as_array().expect("a selector");
+                assert_eq!(of.len(), expressions, "{binding}");
+                heed += usize::from(of[0]["key"] == "consul-semaphore.io/admission");
+            }
+            assert_eq!(heed > 7, allowed, "{values}: {heed}");
+            assert!(allowed || heed == 0, "{values}: {heed}");
+        }
+    }
+}

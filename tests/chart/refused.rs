@@ -175,7 +175,37 @@ async fn values_that_do_not_go_together_are_refused() {
             "serviceAccount.create=false",
             "name an existing ServiceAccount",
         ),
+        (
+            "consul.login.audience=consul",
+            "set consul.login.authMethod, or leave consul.login.audience out",
+        ),
+        (
+            "consul.login.bearerTokenFile=/token",
+            "set consul.login.authMethod",
+        ),
+        (
+            "consul.login.authMethod=jwt,consul.login.audience=a,consul.login.bearerTokenFile=/token",
+            "leave one of the two out",
+        ),
+        (
+            "image.tag=0.1.0,image.digest=sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
+            "set image.digest to an empty text",
+        ),
+        (
+            "consul.memory=400",
+            "set resources.limits.memory to at least 480Mi",
+        ),
+        (
+            "consul.memory=177",
+            "at least 257Mi, or lower consul.memory",
+        ),
+        ("resources.limits.memory=64Mi", "at least 120Mi"),
+        ("resources.limits.memory=125000000", "at least 120Mi"),
         ("leaderElection.enabled=false", "Set replicaCount to 1"),
+        (
+            "replicaCount=1,leaderElection.enabled=false,leaderElection.mode=consul",
+            "enable it, or leave the mode out",
+        ),
         (
             "scope.semaphoreSelector=shard=a,leaderElection.leaseName=consul-semaphore-operator",
             "set another name, or leave it empty",
@@ -242,6 +272,10 @@ async fn values_that_go_together_are_taken() {
         "podDisruptionBudget.minAvailable=2,podDisruptionBudget.enabled=false",
         "podDisruptionBudget.minAvailable=1,podDisruptionBudget.maxUnavailable=0",
         "web.port=8080",
+        "consul.memory=176",
+        "consul.memory=900,resources.limits.memory=1.5Gi",
+        "consul.memory=400,resources.limits.memory=null",
+        "resources.limits.memory=130000000",
         "affinity=null,antiAffinity=none",
     ] {
         let taken = template(&["--set", values]).await;

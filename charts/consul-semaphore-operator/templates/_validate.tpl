@@ -1,6 +1,19 @@
 {{/* Conflicts between values that the schema can't express. Each message says what to do. */}}
 {{- define "consul-semaphore-operator.validate" -}}
 {{- $consul := .Values.consul }}
+{{- if and .Values.image.digest .Values.image.tag }}
+{{- fail "image.digest and image.tag are both set, and the tag would have no effect: to use the tag, set image.digest to an empty text; to use the digest, set image.tag to one" }}
+{{- end }}
+{{- if not $consul.login.authMethod }}
+{{- range $part := list "audience" "bearerTokenFile" "meta" "datacenter" "namespace" "partition" }}
+{{- if index $consul.login $part }}
+{{- fail (printf "consul.login.%s is set, but consul.login.authMethod is not, so the operator does not log in: set consul.login.authMethod, or leave consul.login.%s out" $part $part) }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- if and $consul.login.audience $consul.login.bearerTokenFile }}
+{{- fail "consul.login.audience is for the ServiceAccount's token, but consul.login.bearerTokenFile names another token: leave one of the two out" }}
+{{- end }}
 {{- if and $consul.login.authMethod $consul.token.file }}
 {{- fail "consul.login.authMethod and consul.token.file are both set: leave one of the two out" }}
 {{- end }}
@@ -24,6 +37,15 @@
 {{- end }}
 {{- if and (not .Values.leaderElection.enabled) (gt (int .Values.replicaCount) 1) }}
 {{- fail "leaderElection.enabled is false, and replicaCount is more than 1: all replicas would be active at once. Set replicaCount to 1, or enable the election" }}
+{{- end }}
+{{- if and (not .Values.leaderElection.enabled) (eq .Values.leaderElection.mode "consul") }}
+{{- fail "leaderElection.mode is consul, but leaderElection.enabled is false, so there is no election: enable it, or leave the mode out" }}
+{{- end }}
+{{- with include "consul-semaphore-operator.memoryLimit" . }}
+{{- $least := add 80 (default 40 $consul.memory | int) }}
+{{- if lt (float64 .) (float64 $least) }}
+{{- fail (printf "resources.limits.memory is %s, and with consul.memory=%d (40 by default) the operator can need %d MiB: set resources.limits.memory to at least %dMi, or lower consul.memory" (toString $.Values.resources.limits.memory) (default 40 $consul.memory | int) $least $least) }}
+{{- end }}
 {{- end }}
 {{- if and (include "consul-semaphore-operator.isScoped" .) (eq .Values.leaderElection.leaseName "consul-semaphore-operator") }}
 {{- fail "scope is set, but leaderElection.leaseName is the name that an operator for the whole cluster uses: set another name, or leave it empty" }}
@@ -85,5 +107,18 @@
 {{- fail (printf "extraArgs has %s, which is already set: use the chart's value for it, or set it once" $flag) }}
 {{- end }}
 {{- $flags = append $flags $flag }}
+{{- end }}
+{{- end }}
+
+{{/* The memory limit of the container in MiB, or nothing if there is none, or one that this can't read. */}}
+{{- define "consul-semaphore-operator.memoryLimit" -}}
+{{- $limits := default (dict) (default (dict) .Values.resources).limits }}
+{{- with $limits.memory }}
+{{- $text := ternary (toString .) (printf "%.0f" (float64 .)) (kindIs "string" .) }}
+{{- if regexMatch "^[0-9.]+(Ki|Mi|Gi|Ti|k|M|G|T)?$" $text }}
+{{- $units := dict "" 1 "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 "Ti" 1099511627776 "k" 1000 "M" 1000000 "G" 1000000000 "T" 1000000000000 }}
+{{- $unit := regexFind "[A-Za-z]*$" $text }}
+{{- divf (mulf (trimSuffix $unit $text | float64) (index $units $unit)) 1048576 }}
+{{- end }}
 {{- end }}
 {{- end }}
