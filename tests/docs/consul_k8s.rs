@@ -5,8 +5,8 @@ use crate::{install, page::Page, shell::Shell};
 
 const MANAGEMENT: &str = "11111111-2222-3333-4444-555555555555";
 
-/// What Consul's Helm chart leaves behind: its Secrets, and an auth method whose reviews are made with the token of an
-/// account of its own.
+/// What Consul's Helm chart leaves behind: its Secrets, one of them with the token of the account by which Consul has
+/// tokens reviewed.
 const CHART: &str = r#"
 kubectl create namespace consul
 kubectl -n consul create secret generic consul-bootstrap-acl-token --from-literal=token="$CONSUL_HTTP_TOKEN"
@@ -17,10 +17,8 @@ kubectl create clusterrolebinding consul-auth-method --clusterrole=system:auth-d
 kubectl create clusterrole consul-auth-method --verb=get --resource=serviceaccounts
 kubectl create clusterrolebinding consul-auth-method-reads --clusterrole=consul-auth-method \
   --serviceaccount=consul:consul-auth-method
-server=$(kubectl config view --raw --minify -o jsonpath='{.clusters[0].cluster.server}')
-consul acl auth-method create -name consul-k8s-component-auth-method -type kubernetes \
-  -kubernetes-host "$server" -kubernetes-ca-cert @authority.crt \
-  -kubernetes-service-account-jwt "$(kubectl -n consul create token consul-auth-method)"
+kubectl -n consul create secret generic consul-auth-method --from-file=ca.crt=authority.crt \
+  --from-literal=token="$(kubectl -n consul create token consul-auth-method)"
 "#;
 
 /// The operator of the page logs in over TLS, and a Job runs in a slot.
@@ -38,6 +36,9 @@ async fn consul_k8s() {
     let authority = std::fs::read_to_string(&certificate).expect("the certificate");
     shell.write("authority.crt", &authority);
     shell.run(CHART).await;
+    let server = "kubectl config view --raw --minify -o jsonpath='{.clusters[0].cluster.server}'";
+    let server = shell.run(server).await;
+    shell.instead_of("https://kubernetes.default.svc", &server);
 
     let address = format!("https://127.0.0.1:{port}");
     shell.instead_of("https://consul-server.consul.svc:8501", &address);
@@ -46,10 +47,18 @@ async fn consul_k8s() {
     // As the page's port-forward lets it.
     shell.set("CONSUL_HTTP_ADDR", &address);
     shell.set("CONSUL_CACERT", "ca.crt");
+    shell.set("CURL_CA_BUNDLE", "ca.crt");
+    shell
+        .run("curl -sS --fail $CONSUL_HTTP_ADDR/v1/status/leader")
+        .await;
     page.run(&shell, "node=").await;
     page.run(&shell, "kubectl create namespace").await;
     tokio::select! {
         () = install::works(&shell) => {}
         failed = kubernetes.run_operators(|what| println!("{what}")) => panic!("{failed:?}"),
     }
+    page.run(&shell, "consul acl auth-method delete").await;
+    let left = "consul acl policy list; consul acl role list; consul acl binding-rule list";
+    let left = shell.run(left).await;
+    assert!(!left.contains("consul-semaphore-operator"), "{left}");
 }
