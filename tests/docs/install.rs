@@ -86,6 +86,16 @@ async fn install() {
     page.run(&shell, "kubectl delete csem").await;
 
     removed(&shell).await;
+    page.run(&shell, "helm upgrade --install consul-semaphore-policies")
+        .await;
+    let guard = "kubectl get validatingadmissionpolicy guard.consul-semaphore.io -o yaml";
+    let guard = shell.run(guard).await;
+    assert!(guard.contains("system:serviceaccount:team-b:"), "{guard}");
+    shell
+        .run("helm uninstall consul-semaphore-policies -n consul-semaphore-system")
+        .await;
+
+    removed(&shell).await;
     shell.run("kubectl apply -k config/default").await;
     page.run(
         &shell,
