@@ -1,4 +1,4 @@
-use testbed::Bed;
+use testbed::{Bed, eventually};
 
 use crate::{page::Page, shell::Shell};
 
@@ -10,6 +10,42 @@ async fn security() {
     let rights = page.run(&shell, "kubectl auth can-i --list").await;
     assert!(rights.contains("jobs.batch"), "{rights}");
     assert!(!rights.contains("secrets"), "{rights}");
+}
+
+/// A tenant who may change their namespace can't take it away from the policies; administrators can.
+#[tokio::test]
+async fn only_administrators_exclude_a_namespace() {
+    let bed = Bed::builder().without_operator().start().await;
+    let shell = Shell::with(&bed, "default").await;
+    let policy = Page::file("docs/security.md", "forbid-exemption.yaml");
+    shell.write("forbid-exemption.yaml", &policy);
+    shell
+        .run(
+            "kubectl apply -f forbid-exemption.yaml
+            kubectl create namespace mine
+            kubectl create clusterrole tenant --verb=get,list,patch --resource=namespaces
+            kubectl create clusterrolebinding tenant --clusterrole=tenant --user=tenant",
+        )
+        .await;
+    let exclude = "kubectl label namespace mine consul-semaphore.io/admission=disabled";
+    eventually("the policy refuses the label", || async {
+        let dry = format!("{exclude} --as=tenant --dry-run=server");
+        let [code, out, error] = shell.end_of(&dry).await;
+        if code == "1" && error.contains("is for administrators") {
+            Ok(())
+        } else {
+            Err(format!("{code} {out} {error}"))
+        }
+    })
+    .await;
+    shell
+        .run("kubectl label namespace mine team=a --as=tenant")
+        .await;
+    shell.run(exclude).await;
+    // It has the label already.
+    shell
+        .run("kubectl label namespace mine team=b --overwrite --as=tenant")
+        .await;
 }
 
 /// What the table of rights says about a suspended Job.
