@@ -113,6 +113,13 @@ impl SlotIndices {
             .retain(|uid, start| now(uid).is_some_and(|now| start.workload.is_still(&now)));
     }
 
+    /// Returns the index with which a workload may have been started although nobody has seen that.
+    pub(crate) fn started_with(&self, slot: &SlotId) -> Option<u32> {
+        let start = self.starts.get(&slot.workload)?;
+        let ordinal = usize::try_from(slot.ordinal).ok()?;
+        start.indices.get(ordinal).copied()
+    }
+
     /// Returns the number of workloads that may have been started although nobody has seen that.
     #[cfg(test)]
     pub(crate) fn unseen_starts(&self) -> usize {
@@ -166,13 +173,8 @@ impl IndexDraft<'_> {
     /// may have been started with, or the one that the session's contender tells, or else the smallest that nobody has.
     pub(crate) fn take(&mut self, session: &SessionId, slot: &SlotId) -> u32 {
         self.free(session);
-        let start = self.known.starts.get(&slot.workload);
-        let ordinal = usize::try_from(slot.ordinal).ok();
-        let started_with = start
-            .zip(ordinal)
-            .and_then(|(start, ordinal)| start.indices.get(ordinal));
-        if let Some(index) = started_with {
-            return *index;
+        if let Some(index) = self.known.started_with(slot) {
+            return index;
         }
         let known = &self.known.by_session;
         let sorted = self.sorted.get_or_insert_with(|| {

@@ -70,6 +70,8 @@ pub(super) struct Operator {
     /// The last answers, and what the watch last returned: each may arrive once more.
     answered: VecDeque<(CallId, Answer)>,
     brought: VecDeque<Listing>,
+    /// When the latest listing was read.
+    listed: Moment,
     /// Whether another replica has taken over.
     pub(super) deposed: bool,
     /// What an earlier process recorded.
@@ -146,6 +148,7 @@ impl Operator {
             stopped: BTreeSet::new(),
             answered: VecDeque::new(),
             brought: VecDeque::new(),
+            listed: Moment::default(),
             deposed: false,
             last_proof: None,
         }
@@ -246,6 +249,9 @@ impl Operator {
 
     /// A call has been answered.
     fn answer(&mut self, outside: &Outside, id: CallId, answer: Answer) {
+        if let Answer::Listing(Ok(listing)) = &answer {
+            self.listed = self.listed.max(listing.sent);
+        }
         if !self.timeless {
             self.answered.push_front((id, answer.clone()));
             self.answered.truncate(ECHOES);
@@ -257,6 +263,9 @@ impl Operator {
 
     /// The watch has returned something, or has failed.
     fn listed(&mut self, outside: &Outside, listing: Result<Listing, consul::Error>) {
+        if let Ok(listing) = &listing {
+            self.listed = self.listed.max(listing.sent);
+        }
         if let (Ok(listing), false) = (&listing, self.timeless) {
             self.brought.push_front(listing.clone());
             self.brought.truncate(ECHOES);
@@ -536,7 +545,8 @@ impl Operator {
         let reading = self
             .queue()
             .and_then(|queue| queue.knowledge.last_reading());
-        let read = reading.map_or(outside.now(), |reading| reading.sent);
+        // A transaction of its own shows that the holders are the same, and not that all their contenders are.
+        let read = reading.map_or(outside.now(), |reading| reading.sent.min(self.listed));
         match action {
             Action::Call(id, Call::Transact { transaction, .. }) => {
                 let transaction = (*transaction).clone();

@@ -8,6 +8,7 @@ use std::{
 use crate::{
     Observed, Phase, Plan, Uid, Workload,
     plan::{Grant, Stance, Transaction},
+    workload::SlotId,
 };
 use consul_client::{Op, SessionId};
 
@@ -30,8 +31,8 @@ pub(crate) fn check_plan(observed: &Observed<'_>, plan: &Plan) {
     }
 }
 
-/// A slot that is granted to a waiting workload has an index that no other slot has: the one that its session had, or
-/// one below the limit, but for the indices of those that have lost their slot. A slot that is granted again has the
+/// A slot that is granted to a waiting workload has an index that no other slot has: the one that its session had or
+/// that it may have been started with, or one below the limit, but for the indices of those that have lost their slot. A slot that is granted again has the
 /// index that its workload was started with.
 fn check_indices(observed: &Observed<'_>, transaction: &Transaction) {
     let Some(reading) = observed.reading.filter(|_| !observed.settings.is_rate()) else {
@@ -78,7 +79,13 @@ fn check_indices(observed: &Observed<'_>, transaction: &Transaction) {
             let with_it = indices.values().filter(|other| **other == index).count();
             assert_eq!(with_it, 1, "two slots have the index {index}: {indices:?}");
             let small = usize::try_from(index).is_ok_and(|index| index < most);
-            let kept = before.get(session) == Some(&index);
+            let slot = SlotId {
+                workload: grant.workload.uid.clone(),
+                ordinal: *ordinal,
+            };
+            let started_with = observed.memory.indices.started_with(&slot);
+            let kept =
+                before.get(session) == Some(&index) || started_with.map(u64::from) == Some(index);
             assert!(kept || small, "{session} has the index {index} of {most}");
         }
     }

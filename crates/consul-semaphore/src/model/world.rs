@@ -229,6 +229,8 @@ impl World {
                 self.operator.see_workloads(&self.outside);
                 self.outside.observer.forget_enforcements();
             }
+            // The lease of a replica ends long before the next one can have deleted everything.
+            Event::Straggle if self.outside.is_gone() => self.stragglers.clear(),
             Event::Straggle => {
                 if let Some(straggler) = self.stragglers.last_mut() {
                     straggler.act(&mut self.outside, None);
