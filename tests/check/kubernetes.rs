@@ -12,7 +12,10 @@ const POLICIES: [(&str, &str); 4] = [
     ("suspend.consul-semaphore.io", "is suspended when"),
     ("guard.consul-semaphore.io", "is suspended when"),
     ("cronjobs.consul-semaphore.io", "run without a slot"),
-    ("operator.jobs.consul-semaphore.io", "can change what a Job runs"),
+    (
+        "operator.jobs.consul-semaphore.io",
+        "can change what a Job runs",
+    ),
 ];
 
 const CRD: &str = "consulsemaphores.consul-semaphore.io";

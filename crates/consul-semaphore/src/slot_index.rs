@@ -191,8 +191,8 @@ impl IndexDraft<'_> {
             same.count() > self.freed.get(&index).map_or(0, BTreeSet::len)
         };
         let is_free = |index: &u32| !is_taken(*index) && !self.reserved.contains(index);
-        let index = known.get(session).copied().filter(is_free);
-        let index = index.unwrap_or_else(|| {
+        let kept = known.get(session).copied().filter(is_free);
+        let index = kept.unwrap_or_else(|| {
             while !is_free(&self.next) {
                 self.next = self.next.saturating_add(1);
             }
