@@ -312,7 +312,7 @@ fn one_outside_the_queue_has_no_place() {
     }
     let (answer, text) = asked(&db, &json!({}), &[]);
     is(&answer, "NotQueued", "Unseen");
-    has(&text, &["check that an operator runs"]);
+    has(&text, &["ask an administrator whether an operator runs"]);
 }
 
 #[test]
