@@ -146,9 +146,20 @@ async fn the_schema_says_what_is_allowed() {
     }
 }
 
+/// Each of these lists of values is refused, with the words that say what to do.
+async fn are_refused(all: &[(&str, &str)]) {
+    for (values, what_to_do) in all {
+        let refusal = refusal(&["--set", values]).await;
+        assert!(
+            refusal.contains(what_to_do),
+            "{values}: {what_to_do:?} is not in:\n{refusal}"
+        );
+    }
+}
+
 #[tokio::test]
-async fn values_that_do_not_go_together_are_refused() {
-    for (values, what_to_do) in [
+async fn values_for_consul_that_do_not_go_together_are_refused() {
+    are_refused(&[
         (
             "consul.login.authMethod=jwt,consul.token.file=/token",
             "leave one of the two out",
@@ -172,10 +183,6 @@ async fn values_that_do_not_go_together_are_refused() {
         ("consul.tls.serverName=a", "which is plain HTTP"),
         ("consul.tls.verify=false", "which is plain HTTP"),
         (
-            "serviceAccount.create=false",
-            "name an existing ServiceAccount",
-        ),
-        (
             "consul.login.audience=consul",
             "set consul.login.authMethod, or leave consul.login.audience out",
         ),
@@ -186,6 +193,17 @@ async fn values_that_do_not_go_together_are_refused() {
         (
             "consul.login.authMethod=jwt,consul.login.audience=a,consul.login.bearerTokenFile=/token",
             "leave one of the two out",
+        ),
+    ])
+    .await;
+}
+
+#[tokio::test]
+async fn values_that_do_not_go_together_are_refused() {
+    are_refused(&[
+        (
+            "serviceAccount.create=false",
+            "name an existing ServiceAccount",
         ),
         (
             "image.tag=0.1.0,image.digest=sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
@@ -252,13 +270,8 @@ async fn values_that_do_not_go_together_are_refused() {
             "clusterName=a,extraArgs={--cluster-name=b}",
             "use the chart's value for it",
         ),
-    ] {
-        let refusal = refusal(&["--set", values]).await;
-        assert!(
-            refusal.contains(what_to_do),
-            "{values}: {what_to_do:?} is not in:\n{refusal}"
-        );
-    }
+    ])
+    .await;
 }
 
 /// Values that look like one of the above, but are valid.

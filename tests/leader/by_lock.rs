@@ -88,7 +88,9 @@ async fn jobs_go_on_whatever_becomes_of_the_leader() {
     consul.destroy_session(&session).await;
     eventually("it stands by", || async {
         let logs = leader.logs().split_off(log);
-        logs.contains("no longer the leader").then_some(()).ok_or(logs)
+        logs.contains("no longer the leader")
+            .then_some(())
+            .ok_or(logs)
     })
     .await;
     let leader = leader_of(&all).await;
