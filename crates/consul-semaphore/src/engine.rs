@@ -1056,8 +1056,9 @@ impl Engine {
             return;
         };
         for state in self.semaphores.values_mut() {
-            for state in state.queues.values_mut() {
-                state.queue.start_answered(&start, answer);
+            let queues = state.queues.values_mut().map(|state| &mut state.queue);
+            for queue in queues {
+                queue.start_answered(&start, answer);
             }
         }
     }

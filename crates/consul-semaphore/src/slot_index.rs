@@ -96,8 +96,10 @@ impl SlotIndices {
         match answer {
             StartAnswer::Made => {}
             StartAnswer::NotMade => {
-                self.starts
-                    .retain(|uid, start| uid != workload || start.unanswered);
+                let start = self.starts.get(workload);
+                if start.is_some_and(|start| !start.unanswered) {
+                    self.starts.remove(workload);
+                }
             }
             StartAnswer::Unknown => {
                 if let Some(start) = self.starts.get_mut(workload) {
@@ -288,18 +290,18 @@ mod tests {
         draft.free(&"a".into());
         assert_eq!(take(&mut draft), 1);
         indices.observe(&reading(&[("b", Index(0))]));
-        assert_eq!(indices.draft().take(&"new".into(), &slot_of("new")), 1);
+        assert_eq!(take(&mut indices.draft()), 1);
         indices.observe(&reading(&[]));
-        assert_eq!(indices.draft().take(&"new".into(), &slot_of("new")), 0);
+        assert_eq!(take(&mut indices.draft()), 0);
     }
 
     #[test]
     fn a_dead_holder_keeps_its_index_until_it_is_pruned() {
         let mut indices = known(&[("a", Index(0))]);
         indices.observe(&reading(&[("a", Gone)]));
-        assert_eq!(indices.draft().take(&"new".into(), &slot_of("new")), 1);
+        assert_eq!(take(&mut indices.draft()), 1);
         indices.observe(&reading(&[]));
-        assert_eq!(indices.draft().take(&"new".into(), &slot_of("new")), 0);
+        assert_eq!(take(&mut indices.draft()), 0);
     }
 
     #[test]

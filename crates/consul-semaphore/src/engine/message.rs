@@ -121,10 +121,10 @@ pub enum Answer {
 /// Result of a write to a workload.
 #[derive(Clone, Debug)]
 pub enum Written {
-    /// The write was done. The caller looks the workload up as it is after the write from now on.
+    /// The write was done. By now, `Lookup` must return the workload as it is after the write.
     Done,
     /// The workload has changed since. The value is the workload as it was read then, or `None` if it no longer
-    /// exists. The caller looks it up like that from now on.
+    /// exists. By now, `Lookup` must return the same.
     Outdated(Option<Arc<Workload>>),
     /// The write was not sent, because its answer could have come too late.
     NotSent,

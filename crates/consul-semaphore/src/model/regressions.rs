@@ -34,6 +34,14 @@ fn setup(limit: u32) -> Setup {
     }
 }
 
+fn mutex() -> Setup {
+    Setup {
+        mode: Mode::Mutex,
+        operations: 64,
+        ..setup(1)
+    }
+}
+
 /// A semaphore that another program uses, too.
 fn beside_a_program(limit: u32) -> Setup {
     Setup {
@@ -200,11 +208,6 @@ fn what_must_not_wait_stays_until_the_holders_have_names() {
 /// granted the slot.
 #[test]
 fn what_a_proof_shows_to_be_deleted_is_passed() {
-    let setup = Setup {
-        mode: Mode::Mutex,
-        operations: 64,
-        ..setup(1)
-    };
     let script = [
         Step(None),
         create_with(0, 1),
@@ -219,17 +222,12 @@ fn what_a_proof_shows_to_be_deleted_is_passed() {
         Delete(8, Deletion::Background),
         Step(None),
     ];
-    World::run(&setup, &script).settle();
+    World::run(&mutex(), &script).settle();
 }
 
 /// A session ended while its workload was being started, and the next one was granted the slot.
 #[test]
 fn the_index_of_what_is_being_started_is_given_to_nobody() {
-    let setup = Setup {
-        mode: Mode::Mutex,
-        operations: 64,
-        ..setup(1)
-    };
     let script = [
         create(),
         create(),
@@ -242,5 +240,5 @@ fn the_index_of_what_is_being_started_is_given_to_nobody() {
         Decide,
         Pass,
     ];
-    World::run(&setup, &script).settle();
+    World::run(&mutex(), &script).settle();
 }

@@ -32,8 +32,8 @@ pub(crate) fn check_plan(observed: &Observed<'_>, plan: &Plan) {
 }
 
 /// A slot that is granted to a waiting workload has an index that no other slot has: the one that its session had or
-/// that it may have been started with, or one below the limit, but for the indices of those that have lost their slot. A slot that is granted again has the
-/// index that its workload was started with.
+/// that it may have been started with, or one below the limit, but for the indices of those that have lost their slot.
+/// A slot that is granted again has the index that its workload was started with.
 fn check_indices(observed: &Observed<'_>, transaction: &Transaction) {
     let Some(reading) = observed.reading.filter(|_| !observed.settings.is_rate()) else {
         return;

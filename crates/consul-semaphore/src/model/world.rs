@@ -326,16 +326,11 @@ impl World {
             (plan, busy) = self.pass();
             let gone = self.outside.is_gone();
             let undisturbed = gone || self.operator.is_undisturbed(&self.outside);
-            let left = if self.operator.asks_for_people() {
-                let (skips, fails) = (Vec::new(), Vec::new());
-                Plan {
-                    skips,
-                    fails,
-                    ..plan.clone()
-                }
-            } else {
-                plan.clone()
-            };
+            let mut left = plan.clone();
+            if self.operator.asks_for_people() {
+                left.skips.clear();
+                left.fails.clear();
+            }
             if left.is_at_rest() && !stops && !busy && undisturbed {
                 return plan;
             }
