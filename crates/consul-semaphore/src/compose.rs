@@ -15,7 +15,7 @@ use super::{
     rate,
     reading::Reading,
     slot_index::IndexDraft,
-    workload::{Phase, SlotId, Uid, Workload},
+    workload::{Phase, Uid, Workload},
 };
 use consul_client::{Op, SessionId};
 
@@ -67,7 +67,7 @@ impl<'a> Composer<'a> {
             observed,
             reading,
             draft,
-            indices: indices(observed),
+            indices: indices(observed, reading),
             reserved: 0,
             closed: false,
             left: observed.operations.saturating_sub(1),
@@ -308,7 +308,7 @@ impl<'a> Composer<'a> {
         for (ordinal, session) in &grant.sessions {
             let index = match regrant {
                 Some(regrant) => regrant.index,
-                None => self.next_index(session, &grant.workload.uid, *ordinal),
+                None => self.next_index(session),
             };
             let value = self.body_of_holder(&grant.workload, *ordinal, asked.clone(), index);
             match &mut self.draft {
@@ -375,12 +375,11 @@ impl<'a> Composer<'a> {
 
     /// Returns the index of the slot that a session is granted. The slots of a rate have none, because their number says
     /// nothing about what runs.
-    fn next_index(&mut self, session: &SessionId, workload: &Uid, ordinal: u32) -> Option<u32> {
+    fn next_index(&mut self, session: &SessionId) -> Option<u32> {
         if self.observed.settings.is_rate() {
             return None;
         }
-        let workload = workload.clone();
-        Some(self.indices.take(session, &SlotId { workload, ordinal }))
+        Some(self.indices.take(session))
     }
 
     /// Returns the encoded body of the key of a session that is granted the slot with this index.
@@ -485,21 +484,26 @@ impl<'a> Composer<'a> {
     }
 }
 
-/// Returns the indices of the slots before anything is granted. What runs keeps its index, although its contender may be
-/// gone, so nobody else gets it.
-fn indices<'a>(observed: &Observed<'a>) -> IndexDraft<'a> {
+/// Returns the indices of the slots before anything is granted. What runs keeps its index whatever happens to its slot,
+/// so nobody else gets it. What has ended and may have pods keeps its index as long as it keeps its slot, although its
+/// contender may be gone.
+fn indices<'a>(observed: &Observed<'a>, reading: &Reading) -> IndexDraft<'a> {
     let mut indices = observed.memory.indices.draft();
     let lock_key = observed.settings.prefix.lock_key();
     for workload in observed.bound {
-        let may_have_pods = !matches!(
-            workload.phase,
-            Phase::Idle | Phase::Finished { at_rest: true }
-        );
-        if may_have_pods {
-            let granted = workload.granted.iter().flat_map(|granted| &granted.slots);
-            let here = granted.filter(|slot| *slot.lock_key == *lock_key);
-            here.filter_map(|slot| slot.index)
-                .for_each(|index| indices.reserve(index));
+        for (ordinal, mut sessions) in (0..).zip(workload.slots_at(&lock_key)) {
+            let Some(index) = workload.slot_index(&lock_key, ordinal) else {
+                continue;
+            };
+            match workload.phase {
+                Phase::Running | Phase::Stopping => indices.reserve(index),
+                Phase::Finished { at_rest: false } | Phase::Deleting => {
+                    if let Some(session) = sessions.find(|session| reading.is_named(session)) {
+                        indices.tell(session, index);
+                    }
+                }
+                Phase::Idle | Phase::Finished { at_rest: true } => {}
+            }
         }
     }
     indices

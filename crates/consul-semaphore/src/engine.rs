@@ -287,8 +287,8 @@ impl Engine {
         }
     }
 
-    /// Makes the next pass of a queue read its prefix again, because what is known may be too old for a write to
-    /// succeed.
+    /// Discards what a queue knows of its prefix, because it may be too old for a write to succeed. The next pass reads
+    /// the prefix again.
     pub fn read_again(&mut self, queue: &QueueRef) {
         if let Some(queue) = self.existing(queue) {
             queue.knowledge.invalidate();
@@ -362,12 +362,15 @@ impl Engine {
         stores: &impl Stores,
     ) {
         if let Some(state) = self.semaphores.get_mut(semaphore) {
-            for session in state.listed_sessions(sessions, now, stores) {
+            let (ends, is_last) = state.listed_sessions(sessions, now, stores);
+            for session in ends {
                 let duty = Duty::EndSession(session);
                 let effect = Effect::Semaphore(semaphore.clone(), duty);
                 self.effects.push_back(effect);
             }
-            self.mark_all(semaphore);
+            if is_last {
+                self.mark_all(semaphore);
+            }
             self.review(semaphore, now, stores);
         }
     }
@@ -1042,13 +1045,13 @@ impl Engine {
             .is_some_and(|queue| queue.start_by(&start, timeout, not_after));
         for queue in queues.iter().filter(|_| was_sent) {
             if let Some(queue) = self.existing(queue) {
-                queue.start_sent(&start);
+                queue.held.starts.sent(start.sessions());
             }
         }
     }
 
-    /// Tells all queues the result of a start in slots of several queues, because only the queue that sent the start
-    /// has the answer.
+    /// Tells the queues of rates the result of a start in slots of several queues, because only the queue that sent the
+    /// start has the answer.
     fn tell_of_start(&mut self, call: CallId, answer: &Answer) {
         let queue = self.by_number.get(&call.queue);
         let started = queue.and_then(|queue| self.queue(queue)?.calls.started_by(call, answer));
@@ -1057,8 +1060,8 @@ impl Engine {
         };
         for state in self.semaphores.values_mut() {
             let queues = state.queues.values_mut().map(|state| &mut state.queue);
-            for queue in queues {
-                queue.start_answered(&start, answer);
+            for queue in queues.filter(|queue| queue.settings().is_rate()) {
+                queue.held.starts.answered(start.sessions(), answer);
             }
         }
     }

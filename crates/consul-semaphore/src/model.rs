@@ -7,7 +7,7 @@
 //! - [`consul`], [`workloads`], [`requests`], [`foreign`]: the parts of the world, as their documentation describes
 //!   them
 //! - [`operator`]: a small controller, which also describes the real one
-//! - [`observer`], [`sight`]: what must be true at every moment, and of every write
+//! - [`observer`], [`indices`], [`sight`]: what must be true at every moment, and of every write
 //! - [`rules`]: what must be true of every plan
 //! - [`outside`], [`world`]: all of these together, everything that can happen, and what must be
 //!   true when nothing happens any more
@@ -28,6 +28,7 @@ mod exhaustive;
 mod flaws;
 mod foreign;
 mod found;
+mod indices;
 mod library;
 mod observer;
 mod operator;

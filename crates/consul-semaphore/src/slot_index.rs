@@ -1,22 +1,13 @@
 //! Numbers the slots of a prefix, so that each holder can have a place of its own: a GPU, a licence seat, a port.
 //!
-//! A slot that is granted gets the smallest number that no other slot of the prefix has. It stands in the contender's
-//! body, and the transaction that grants the slot fails if `.lock` has changed since the numbers were read, so no two
-//! holders get the same one, whichever programs and clusters they belong to. A holder that numbers nothing, such as
-//! `consul lock`, has none.
+//! A slot that is granted gets the smallest number that no other slot of the prefix has, and that no workload runs with
+//! although its slot was taken. The number stands in the contender's body, and the transaction that grants the slot
+//! fails if `.lock` has changed since the numbers were read, so no two holders get the same one, whichever programs and
+//! clusters they belong to. A holder that numbers nothing, such as `consul lock`, has none.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-};
+use std::collections::{BTreeMap, BTreeSet};
 
-use crate::{
-    ContenderBody, Reading, Uid, Workload,
-    plan::{HeldSlot, Start, Target},
-    rate::StartAnswer,
-    reading::Changed,
-    workload::{SlotId, lock_key_of},
-};
+use crate::{ContenderBody, Reading, reading::Changed};
 use consul_client::{SessionId, id::IdMap};
 
 /// The indices of the slots at a prefix. The index of a dead holder is kept until it is out of `Holders`, although its
@@ -24,20 +15,6 @@ use consul_client::{SessionId, id::IdMap};
 #[derive(Clone, Debug, Default)]
 pub struct SlotIndices {
     by_session: IdMap<SessionId, u32>,
-    /// The starts that were sent to the API server and may have been made, although nobody has seen that yet. Their
-    /// workloads have these indices, whatever happens to their slots meanwhile.
-    starts: BTreeMap<Uid, UnseenStart>,
-}
-
-/// A start that may have been made.
-#[derive(Clone, Debug)]
-struct UnseenStart {
-    /// The workload as it was before the start, which can only be made to this version.
-    workload: Target,
-    /// The indices of the slots at this prefix, by ordinal.
-    indices: Vec<u32>,
-    /// Whether a start had no answer, so that what becomes of a later one says nothing of it.
-    unanswered: bool,
 }
 
 impl SlotIndices {
@@ -74,68 +51,14 @@ impl SlotIndices {
         };
     }
 
-    /// Records that a start was sent, which tells its workload the indices of its slots.
-    pub(crate) fn start_sent(&mut self, start: &Start, lock_key: &str) {
-        let here = start
-            .slots()
-            .filter(|slot| lock_key_of(slot.key()) == lock_key);
-        let indices: Vec<u32> = here.filter_map(HeldSlot::index).collect();
-        let uid = &start.workload.uid;
-        if !indices.is_empty() {
-            let unseen = UnseenStart {
-                workload: start.workload.clone(),
-                indices,
-                unanswered: self.starts.get(uid).is_some_and(|before| before.unanswered),
-            };
-            self.starts.insert(uid.clone(), unseen);
-        }
-    }
-
-    /// Records the result of a start.
-    pub(crate) fn start_answered(&mut self, workload: &Uid, answer: StartAnswer) {
-        match answer {
-            StartAnswer::Made => {}
-            StartAnswer::NotMade => {
-                let start = self.starts.get(workload);
-                if start.is_some_and(|start| !start.unanswered) {
-                    self.starts.remove(workload);
-                }
-            }
-            StartAnswer::Unknown => {
-                if let Some(start) = self.starts.get_mut(workload) {
-                    start.unanswered = true;
-                }
-            }
-        }
-    }
-
-    /// Forgets the starts whose workloads are seen in a later version, which shows whether they were made.
-    pub(crate) fn see(&mut self, now: impl Fn(&Uid) -> Option<Arc<Workload>>) {
-        self.starts
-            .retain(|uid, start| now(uid).is_some_and(|now| start.workload.is_still(&now)));
-    }
-
-    /// Returns the index with which a workload may have been started although nobody has seen that.
-    pub(crate) fn started_with(&self, slot: &SlotId) -> Option<u32> {
-        let start = self.starts.get(&slot.workload)?;
-        let ordinal = usize::try_from(slot.ordinal).ok()?;
-        start.indices.get(ordinal).copied()
-    }
-
-    /// Returns the number of workloads that may have been started although nobody has seen that.
-    #[cfg(test)]
-    pub(crate) fn unseen_starts(&self) -> usize {
-        self.starts.len()
-    }
-
     /// Returns the indices as a transaction is to change them.
     pub(crate) fn draft(&self) -> IndexDraft<'_> {
-        let starts = self.starts.values();
         IndexDraft {
             known: self,
+            untold: IdMap::default(),
             sorted: None,
             freed: BTreeMap::new(),
-            reserved: starts.flat_map(|start| &start.indices).copied().collect(),
+            reserved: BTreeSet::new(),
             next: 0,
         }
     }
@@ -144,6 +67,8 @@ impl SlotIndices {
 /// The indices of the slots at a prefix as a transaction leaves them.
 pub(crate) struct IndexDraft<'a> {
     known: &'a SlotIndices,
+    /// The indices of dead holders that only their workloads tell, because the contenders were not seen.
+    untold: IdMap<SessionId, u32>,
     /// The known indices in order, each as often as slots have it, once an index is asked for. Two slots have the same
     /// index only if somebody else has written a contender.
     sorted: Option<Vec<u32>>,
@@ -159,10 +84,23 @@ pub(crate) struct IndexDraft<'a> {
 impl IndexDraft<'_> {
     /// Frees the index of a session whose slot is given back in the same transaction, unless the index is reserved.
     pub(crate) fn free(&mut self, session: &SessionId) {
-        if let Some(index) = self.known.by_session.get(session) {
-            let sessions = self.freed.entry(*index).or_default();
+        if let Some(index) = self.index_of(session) {
+            let sessions = self.freed.entry(index).or_default();
             sessions.insert(session.clone());
-            self.next = self.next.min(*index);
+            self.next = self.next.min(index);
+        }
+    }
+
+    /// Returns the index that a session is known to have.
+    fn index_of(&self, session: &SessionId) -> Option<u32> {
+        let known = self.known.by_session.get(session);
+        known.or_else(|| self.untold.get(session)).copied()
+    }
+
+    /// Records the index that a workload tells of the slot of a dead holder, unless the contender has told one.
+    pub(crate) fn tell(&mut self, session: &SessionId, index: u32) {
+        if self.index_of(session).is_none() {
+            self.untold.insert(session.clone(), index);
         }
     }
 
@@ -171,16 +109,14 @@ impl IndexDraft<'_> {
         self.reserved.insert(index);
     }
 
-    /// Returns the index of a session that is granted a slot, which nobody else gets then: the index that its workload
-    /// may have been started with, or the one that the session's contender tells, or else the smallest that nobody has.
-    pub(crate) fn take(&mut self, session: &SessionId, slot: &SlotId) -> u32 {
+    /// Returns the index of a session that is granted a slot, which nobody else gets then: the one that the session's
+    /// contender tells, or else the smallest that nobody has.
+    pub(crate) fn take(&mut self, session: &SessionId) -> u32 {
         self.free(session);
-        if let Some(index) = self.known.started_with(slot) {
-            return index;
-        }
-        let known = &self.known.by_session;
+        let known = self.known.by_session.values();
+        let all = known.chain(self.untold.values()).copied();
         let sorted = self.sorted.get_or_insert_with(|| {
-            let mut sorted: Vec<u32> = known.values().copied().collect();
+            let mut sorted: Vec<u32> = all.collect();
             sorted.sort_unstable();
             sorted
         });
@@ -193,7 +129,8 @@ impl IndexDraft<'_> {
             same.count() > self.freed.get(&index).map_or(0, BTreeSet::len)
         };
         let is_free = |index: &u32| !is_taken(*index) && !self.reserved.contains(index);
-        let kept = known.get(session).copied().filter(is_free);
+        let before = self.known.by_session.get(session).copied();
+        let kept = before.filter(is_free);
         let index = kept.unwrap_or_else(|| {
             while !is_free(&self.next) {
                 self.next = self.next.saturating_add(1);
@@ -208,19 +145,11 @@ impl IndexDraft<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Phase, samples};
-
-    /// The first slot of this workload.
-    fn slot_of(workload: &str) -> SlotId {
-        SlotId {
-            workload: workload.into(),
-            ordinal: 0,
-        }
-    }
+    use crate::samples;
 
     /// The index that a session gets that had none.
     fn take(draft: &mut IndexDraft<'_>) -> u32 {
-        draft.take(&"new".into(), &slot_of("new"))
+        draft.take(&"new".into())
     }
 
     /// What a holder's contender tells.
@@ -308,63 +237,11 @@ mod tests {
     fn a_session_keeps_the_index_that_nobody_else_has() {
         let indices = known(&[("a", Index(3)), ("b", Index(2)), ("c", Index(2))]);
         let mut draft = indices.draft();
-        assert_eq!(draft.take(&"a".into(), &slot_of("a")), 3);
-        assert_eq!(
-            [
-                draft.take(&"b".into(), &slot_of("b")),
-                draft.take(&"c".into(), &slot_of("c"))
-            ],
-            [0, 2]
-        );
+        assert_eq!(draft.take(&"a".into()), 3);
+        assert_eq!([draft.take(&"b".into()), draft.take(&"c".into())], [0, 2]);
         let mut draft = indices.draft();
         draft.reserve(3);
-        assert_eq!(draft.take(&"a".into(), &slot_of("a")), 0);
-    }
-
-    fn idle(name: &str) -> Workload {
-        samples::workload(name, Phase::Idle, None, None)
-    }
-
-    /// The start of a workload in slots with these indices.
-    fn start(workload: &str, indices: &[u32]) -> Start {
-        let slot = |index: &u32| {
-            let body = ContenderBody {
-                slot_index: Some(*index),
-                ..samples::contender_body(workload)
-            };
-            let session = format!("{workload}-{index}");
-            let value = serde_json::to_string(&body).unwrap();
-            let entry = samples::entry(&format!("p/{session}"), Some(&session), &value);
-            HeldSlot::new(session.as_str().into(), &entry, value.as_bytes())
-        };
-        let workload = idle(workload);
-        Start::new((&workload).into(), indices.iter().map(slot).collect()).unwrap()
-    }
-
-    #[test]
-    fn a_workload_that_may_have_been_started_keeps_its_indices_in_other_sessions() {
-        let mut indices = known(&[]);
-        indices.start_sent(&start("a", &[1, 0]), "p/.lock");
-        indices.start_sent(&start("b", &[2]), "other/.lock");
-        let second = SlotId {
-            ordinal: 1,
-            ..slot_of("a")
-        };
-        let mut draft = indices.draft();
-        assert_eq!(take(&mut draft), 2, "not those of a");
-        assert_eq!(draft.take(&"x".into(), &slot_of("a")), 1);
-        assert_eq!(draft.take(&"y".into(), &second), 0);
-        indices.start_answered(&"a".into(), StartAnswer::Unknown);
-        indices.start_answered(&"a".into(), StartAnswer::NotMade);
-        assert_eq!(take(&mut indices.draft()), 2, "the first one had no answer");
-        let seen = Arc::new(idle("a"));
-        indices.see(|_| Some(seen.clone()));
-        assert_eq!(take(&mut indices.draft()), 2, "it is as it was");
-        indices.see(|_| None);
-        assert_eq!(take(&mut indices.draft()), 0);
-        indices.start_sent(&start("a", &[0]), "p/.lock");
-        indices.start_answered(&"a".into(), StartAnswer::NotMade);
-        assert_eq!(take(&mut indices.draft()), 0);
+        assert_eq!(draft.take(&"a".into()), 0);
     }
 
     #[test]
@@ -375,5 +252,15 @@ mod tests {
         draft.reserve(0);
         draft.free(&"a".into());
         assert_eq!(take(&mut draft), 2);
+    }
+    #[test]
+    fn the_index_of_a_dead_holder_that_its_workload_tells_is_kept_until_it_is_pruned() {
+        let indices = known(&[("a", Gone), ("b", Index(1))]);
+        let mut draft = indices.draft();
+        draft.tell(&"a".into(), 0);
+        draft.tell(&"b".into(), 3);
+        assert_eq!(take(&mut draft), 2);
+        draft.free(&"a".into());
+        assert_eq!(take(&mut draft), 0);
     }
 }

@@ -457,6 +457,11 @@ impl Workload {
         self.slots().any(|(slot, _)| *slot.lock_key == *lock_key)
     }
 
+    /// Whether a grant started the workload, and the workload may still have pods or be started once more.
+    pub fn is_bound(&self) -> bool {
+        self.granted.is_some() && self.phase != Phase::Finished { at_rest: true }
+    }
+
     /// Returns the slots at this lock key in which the workload was started, by ordinal. Each slot has the sessions
     /// that held it while the workload ran, the latest first. The annotation names a different session than the
     /// template if the workload got its slot again without being stopped.

@@ -169,8 +169,7 @@ impl IndexState {
             let asks = workload.asks_for(&reference.semaphore.name, reference.key.as_ref());
             if workload.is_queued() && asks.is_some() {
                 self.enqueue(workload, reference, &queues, announce);
-            } else if workload.granted.is_some()
-                && !matches!(workload.phase, Phase::Finished { .. })
+            } else if workload.is_bound()
                 && let Some(queue) = self.queue_entry(reference)
             {
                 queue.bound.insert(uid.clone());

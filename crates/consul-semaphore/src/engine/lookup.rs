@@ -11,7 +11,7 @@ use consul_client::SessionId;
 
 /// Data that the caller stores anyway and the engine reads: workloads and sessions.
 pub trait Lookup {
-    /// Returns the workloads that were started in this queue and have not ended.
+    /// Returns the workloads that were started in this queue and are [bound](Workload::is_bound).
     fn bound(&self) -> Vec<Arc<Workload>>;
     /// Returns the workloads that wait in this queue and are within `reach`, in order: see
     /// [`WaitingList::read`](super::WaitingList::read).

@@ -41,7 +41,6 @@ use crate::{
     ContenderName, Cooldowns, Defence, Evidence, LastProof, Plan, Reading, Settings, SlotRequest,
     Turns, Uid, decide,
     plan::{Fail, HeldSlot, Start, Transaction},
-    rate::StartAnswer,
 };
 use consul_client::{self as consul, Entry, OpError, SessionId, clock::Moment};
 
@@ -293,7 +292,8 @@ impl Queue {
             }
             (Some(Pending::Write(write)), Answer::Written(written)) => {
                 if let Write::Start(start) = &write {
-                    self.start_answered(start, write.start_answer(&written));
+                    let answer = write.start_answer(&written);
+                    self.held.starts.answered(start.sessions(), answer);
                 }
                 let calls = &mut self.calls;
                 if self.writes.answered(write, written, now, lookup, calls) {
@@ -642,23 +642,9 @@ impl Queue {
             .writes
             .send_within(write, timeout, Some(not_after), calls);
         if was_sent {
-            self.start_sent(start);
+            self.held.starts.sent(start.sessions());
         }
         was_sent
-    }
-
-    /// Records that a start in slots of this queue was sent, by this queue or another one.
-    pub(super) fn start_sent(&mut self, start: &Start) {
-        self.held.starts.sent(start.sessions());
-        let lock_key = self.settings.prefix.lock_key();
-        self.knowledge.memory.indices.start_sent(start, &lock_key);
-    }
-
-    /// Records the result of a start, which may be in slots of this queue.
-    pub(super) fn start_answered(&mut self, start: &Start, answer: StartAnswer) {
-        self.held.starts.answered(start.sessions(), answer);
-        let indices = &mut self.knowledge.memory.indices;
-        indices.start_answered(&start.workload.uid, answer);
     }
 
     /// Returns until when the evidence lasts for the slots in which a workload is to be started. Returns `None` if

@@ -131,9 +131,10 @@ impl QueueState {
         self.concluded.as_ref().map(|(conclusion, _)| conclusion)
     }
 
-    /// Makes the next pass read the prefix again, and only what it finds then counts as the end of a deleted semaphore.
-    fn read_again(&mut self) {
-        self.queue.knowledge.invalidate();
+    /// Makes the next pass read the prefix anew, and only what that reading shows counts as the end of a deleted
+    /// semaphore.
+    fn read_anew(&mut self, now: Now) {
+        self.queue.knowledge.written_by_anybody(now);
         if let Some((conclusion, _)) = &mut self.concluded {
             conclusion.finished = false;
         }
@@ -518,23 +519,27 @@ impl SemaphoreState {
         self.watched.bring(prefix, keyed, listing, now.moment)
     }
 
-    /// Takes over the list of our node's sessions, and returns the sessions to destroy. Once the final search has found
-    /// none, all queues read their prefix once more before the semaphore counts as cleaned up: a transaction without an
-    /// answer may have been applied after the last reading, while its session still existed.
+    /// Takes over the list of our node's sessions. Returns the sessions to destroy, and whether this was the final search
+    /// and found none. All queues then read their prefix once more before the semaphore counts as cleaned up, because a
+    /// transaction without an answer may have been applied after the last reading, while its session still existed.
     pub(super) fn listed_sessions(
         &mut self,
         sessions: Result<Vec<Session>, consul::Error>,
         now: Now,
         stores: &impl Stores,
-    ) -> Vec<SessionId> {
+    ) -> (Vec<SessionId>, bool) {
+        let searched = self.orphans.done;
         let locking = self.watched.sessions();
         let in_use = |id: &SessionId| locking.contains(id) || stores.keeps(id);
         let settings = &self.spec.settings;
         let ends = self.orphans.answered(settings, sessions, now, in_use);
-        if self.orphans.done {
-            self.queues.values_mut().for_each(QueueState::read_again);
+        let is_last = self.orphans.done && !searched;
+        if is_last {
+            for queue in self.queues.values_mut() {
+                queue.read_anew(now);
+            }
         }
-        ends
+        (ends, is_last)
     }
 }
 
@@ -590,9 +595,10 @@ impl SemaphoreState {
         let Some(state) = self.queues.get(key).filter(|_| key.is_some()) else {
             return false;
         };
-        state
-            .last()
-            .is_some_and(|last| last.idle && (!self.spec.settings.terminating || last.finished))
+        // The queues of a deleted semaphore read their prefix once more after the final search for its sessions.
+        let is_over = |finished| !self.spec.settings.terminating || finished && self.orphans.done;
+        let last = state.last();
+        last.is_some_and(|last| last.idle && is_over(last.finished))
             && !state.queue.is_blocked()
             && self.is_seen_by(key)
             && !self.watched.has_changed(key, state.last_read)

@@ -2,6 +2,7 @@
 
 mod admission;
 mod clusters;
+mod deleted;
 mod doubt;
 mod kept;
 mod reach;
@@ -97,7 +98,7 @@ impl<'a> OfQueue<'a> {
 
 impl Lookup for OfQueue<'_> {
     fn bound(&self) -> Vec<Arc<Workload>> {
-        let bound = self.workloads().filter(|workload| !workload.is_queued());
+        let bound = self.workloads().filter(|workload| workload.is_bound());
         bound.cloned().collect()
     }
 

@@ -282,8 +282,7 @@ impl Stores for Program {
 
 impl Lookup for &Program {
     fn bound(&self) -> Vec<Arc<Workload>> {
-        let ended = matches!(self.workload.phase, Phase::Finished { .. });
-        self.only_if(self.workload.granted.is_some() && !ended)
+        self.only_if(self.workload.is_bound())
     }
 
     fn waiting(&self, _reach: &Reach<'_>) -> Vec<Arc<Workload>> {

@@ -9,10 +9,7 @@ use std::{
 use serde_json::Value;
 
 use super::{
-    canon::Canon,
-    outside::Outside,
-    sight::Sight,
-    workloads::{Object, Workloads},
+    canon::Canon, indices::IndexJudge, outside::Outside, sight::Sight, workloads::Workloads,
 };
 use crate::plan::{Fail, Failed};
 use crate::{
@@ -33,22 +30,6 @@ fn cooldown_of(transaction: &Transaction, session: &SessionId) -> Duration {
         .next()
         .and_then(|body| body.get("cooldown")?.as_u64());
     Duration::from_secs(cooldown.unwrap_or(0))
-}
-
-/// No two of these workloads were told the same index of a slot.
-pub(super) fn check_indices<'a>(running: impl Iterator<Item = &'a Object>) {
-    let mut told = BTreeMap::new();
-    for object in running {
-        for slot in object.granted.iter().flat_map(|granted| &granted.slots) {
-            let index = slot.index.map(|index| (&slot.lock_key, index));
-            let before = index.and_then(|index| told.insert(index, &object.uid));
-            assert_eq!(
-                before, None,
-                "{} was told the index of {slot:?}, too",
-                object.uid
-            );
-        }
-    }
 }
 
 /// A transaction of the operator's that went through.
@@ -101,8 +82,7 @@ pub(super) struct Observer {
     replaced: BTreeSet<SessionId>,
     /// When workloads were started.
     pub(super) starts: Vec<Moment>,
-    /// The workloads that a replica started after it was overtaken, which can know nothing of the next one's grants.
-    started_by_overtaken: BTreeSet<Uid>,
+    indices: IndexJudge,
     /// The workloads that do not wait and existed while all slots were taken.
     contended: BTreeSet<Uid>,
 }
@@ -123,13 +103,14 @@ impl Observer {
             cooldowns,
             done,
             starts: _,
-            started_by_overtaken: _,
+            indices,
             contended,
             replaced: _,
         } = self;
         for uid in canon.workloads() {
             canon.word(&robbed.contains_key(uid));
             canon.word(&contended.contains(uid));
+            canon.word(&indices.is_displaced(uid));
         }
         canon.word(&(defended, limit_is_ours, claimed));
         let (sight, now) = (outside.sight(), canon.now());
@@ -228,12 +209,10 @@ impl Observer {
             let excused = self.robbed.contains_key(uid);
             assert!(held.contains(uid) || excused, "{uid} runs without a slot");
         }
-        let running: BTreeSet<&Uid> = workloads
-            .in_need_of_a_slot(&settings.prefix.lock_key())
-            .collect();
-        let strays = &self.started_by_overtaken;
-        let running = running.into_iter().filter(|uid| !strays.contains(*uid));
-        check_indices(running.filter_map(|uid| workloads.get(uid)));
+        let lock_key = settings.prefix.lock_key();
+        let in_need: BTreeSet<&Uid> = workloads.in_need_of_a_slot(&lock_key).collect();
+        let objects = in_need.into_iter().filter_map(|uid| workloads.get(uid));
+        self.indices.look(&lock_key, sight, objects);
     }
 
     /// Notes the holders whose workloads are done.
@@ -248,11 +227,6 @@ impl Observer {
                 self.done.entry(session.clone()).or_insert(now);
             }
         }
-    }
-
-    /// A replica that was overtaken has started a workload.
-    pub(super) fn started_by_overtaken(&mut self, uid: &Uid) {
-        self.started_by_overtaken.insert(uid.clone());
     }
 
     /// A workload was made to fail. A replica that was overtaken does not know what the next one has just granted.

@@ -225,9 +225,6 @@ impl Outside {
             self.observer
                 .started(start, &self.sight(), read, (&settings, now));
             self.started.push(start.workload.uid.clone());
-            if favoured {
-                self.observer.started_by_overtaken(&start.workload.uid);
-            }
         }
         if let (Answer::Done, Patch::GiveBack(give_back)) = (answer, patch) {
             for session in &give_back.sessions {

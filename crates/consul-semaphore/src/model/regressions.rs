@@ -91,24 +91,6 @@ fn a_session_that_is_granted_a_slot_once_more_keeps_its_index() {
     World::run(&beside_a_program(2), &script).settle();
 }
 
-/// A workload had failed and lost its slot, and its pods had not ended yet when the next one was granted that slot.
-#[test]
-fn the_index_of_what_may_still_have_pods_is_given_to_nobody() {
-    let script = [
-        Step(None),
-        create(),
-        Pass,
-        Pass,
-        Control,
-        Fail(0),
-        Expire(0),
-        create(),
-        Pass,
-        Step(None),
-    ];
-    World::run(&setup(1), &script).settle();
-}
-
 /// Two contenders kept their indices after somebody had deleted `.lock`, so the next one was beyond the limit.
 #[test]
 fn an_index_is_beyond_the_limit_while_those_below_are_told_by_contenders_without_a_slot() {
@@ -221,24 +203,6 @@ fn what_a_proof_shows_to_be_deleted_is_passed() {
         Pass,
         Delete(8, Deletion::Background),
         Step(None),
-    ];
-    World::run(&mutex(), &script).settle();
-}
-
-/// A session ended while its workload was being started, and the next one was granted the slot.
-#[test]
-fn the_index_of_what_is_being_started_is_given_to_nobody() {
-    let script = [
-        create(),
-        create(),
-        Step(None),
-        Pass,
-        Step(None),
-        Step(None),
-        Expire(0),
-        SeeConsul,
-        Decide,
-        Pass,
     ];
     World::run(&mutex(), &script).settle();
 }

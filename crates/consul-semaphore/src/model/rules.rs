@@ -8,7 +8,6 @@ use std::{
 use crate::{
     Observed, Phase, Plan, Uid, Workload,
     plan::{Grant, Stance, Transaction},
-    workload::SlotId,
 };
 use consul_client::{Op, SessionId};
 
@@ -31,9 +30,9 @@ pub(crate) fn check_plan(observed: &Observed<'_>, plan: &Plan) {
     }
 }
 
-/// A slot that is granted to a waiting workload has an index that no other slot has: the one that its session had or
-/// that it may have been started with, or one below the limit, but for the indices of those that have lost their slot.
-/// A slot that is granted again has the index that its workload was started with.
+/// A slot that is granted to a waiting workload has an index that no other slot and nothing that runs has: the one that
+/// its session had, or one below the limit, but for the indices of those that have lost their slot. A slot that is
+/// granted again has the index that its workload was started with.
 fn check_indices(observed: &Observed<'_>, transaction: &Transaction) {
     let Some(reading) = observed.reading.filter(|_| !observed.settings.is_rate()) else {
         return;
@@ -58,13 +57,15 @@ fn check_indices(observed: &Observed<'_>, transaction: &Transaction) {
     }
     // Those who have lost their slot have their index until their contender is gone.
     let robbed = before.keys().filter(|session| !reading.holds(session));
-    let bound = observed.bound.iter().flat_map(|workload| &workload.granted);
-    let bound = bound.flat_map(|granted| &granted.slots);
-    let lost = bound.filter(|slot| !body.holds(&slot.session));
-    // A start that is under way, or had no answer, may have told a workload an index.
-    let told = observed.memory.indices.unseen_starts();
-    let most = body.limit() + robbed.count() + lost.count() + told;
     let lock_key = observed.settings.prefix.lock_key();
+    let runs =
+        |workload: &&Arc<Workload>| matches!(workload.phase, Phase::Running | Phase::Stopping);
+    let running = observed.bound.iter().filter(runs);
+    let granted = running.flat_map(|workload| &workload.granted);
+    let slots = granted.flat_map(|granted| &granted.slots);
+    let of_running: Vec<_> = slots.filter(|slot| *slot.lock_key == *lock_key).collect();
+    let lost = of_running.iter().filter(|slot| !body.holds(&slot.session));
+    let most = body.limit() + robbed.count() + lost.count();
     for grant in &transaction.grants {
         for (ordinal, session) in &grant.sessions {
             let index = indices.get(session).copied();
@@ -78,14 +79,11 @@ fn check_indices(observed: &Observed<'_>, transaction: &Transaction) {
             let index = index.expect("a granted slot has an index");
             let with_it = indices.values().filter(|other| **other == index).count();
             assert_eq!(with_it, 1, "two slots have the index {index}: {indices:?}");
+            let mut running = of_running.iter().filter_map(|slot| slot.index);
+            let runs = running.any(|other| u64::from(other) == index);
+            assert!(!runs, "something runs with the index {index}");
             let small = usize::try_from(index).is_ok_and(|index| index < most);
-            let slot = SlotId {
-                workload: grant.workload.uid.clone(),
-                ordinal: *ordinal,
-            };
-            let started_with = observed.memory.indices.started_with(&slot);
-            let kept =
-                before.get(session) == Some(&index) || started_with.map(u64::from) == Some(index);
+            let kept = before.get(session) == Some(&index);
             assert!(kept || small, "{session} has the index {index} of {most}");
         }
     }

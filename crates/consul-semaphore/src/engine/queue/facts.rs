@@ -94,8 +94,6 @@ impl<L: Lookup> Observation<'_, L> {
     fn facts(mut self) -> Facts {
         let (now, lookup) = (self.now, self.lookup);
         self.queue.give_up(now);
-        let indices = &mut self.queue.knowledge.memory.indices;
-        indices.see(|uid| lookup.workload(uid));
         let patience = self.queue.settings.patience();
         self.queue.knowledge.detect_sleep(now.moment, patience);
         let Queue {

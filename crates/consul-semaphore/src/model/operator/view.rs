@@ -104,8 +104,8 @@ impl Lookup for &View<'_> {
             on_hold && self.flaw == Some(Flaw::KeepsGrantOnHold)
         };
         let workloads = self.store.workloads.iter().cloned();
-        let bound =
-            workloads.filter(|workload| workload.started_at(&lock_key) && !unseen(workload));
+        let started = workloads.filter(|workload| workload.started_at(&lock_key));
+        let bound = started.filter(|workload| workload.is_bound() && !unseen(workload));
         bound.collect()
     }
 

@@ -11,7 +11,7 @@ use std::{
 use super::super::{
     consul::{Consul, Refused, Snapshot},
     foreign::{Client, Style},
-    observer::check_indices,
+    indices::IndexJudge,
     requests::{Answer, Patch},
     sight::Sight,
     workloads::{Object, Workloads},
@@ -121,6 +121,8 @@ struct Memory {
     late: BTreeSet<Uid>,
     /// The starts that count at a rate.
     starts: Vec<Moment>,
+    /// What is known of the indices at each semaphore.
+    indices: [IndexJudge; 3],
 }
 
 /// Everything that outlives the operators.
@@ -303,6 +305,7 @@ impl Outside {
             ran,
             late: _,
             starts,
+            indices: _,
         } = &self.memory;
         (
             applied,
@@ -348,7 +351,11 @@ impl Outside {
     fn look(&mut self) {
         let mut sights = self.sights();
         let in_need = self.in_need();
-        check_indices(in_need.iter().filter_map(|uid| self.workloads.get(uid)));
+        for (place, sight) in sights.iter().enumerate() {
+            let lock_key = self.places[place].settings.prefix.lock_key();
+            let objects = in_need.iter().filter_map(|uid| self.workloads.get(uid));
+            self.memory.indices[place].look(&lock_key, sight, objects);
+        }
         let Memory {
             robbed,
             ran,

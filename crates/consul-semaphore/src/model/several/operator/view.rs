@@ -151,7 +151,7 @@ impl Lookup for OfQueue<'_> {
         let lock_key = self.settings().prefix.lock_key();
         let bound = self
             .workloads()
-            .filter(|workload| workload.started_at(&lock_key));
+            .filter(|workload| workload.is_bound() && workload.started_at(&lock_key));
         bound.collect()
     }
 
