@@ -47,9 +47,8 @@ async fn consul_k8s() {
     // As the page's port-forward lets it.
     shell.set("CONSUL_HTTP_ADDR", &address);
     shell.set("CONSUL_CACERT", "ca.crt");
-    shell.set("CURL_CA_BUNDLE", "ca.crt");
     shell
-        .run("curl -sS --fail $CONSUL_HTTP_ADDR/v1/status/leader")
+        .run(r#"curl -sS --fail --cacert "$CONSUL_CACERT" "$CONSUL_HTTP_ADDR/v1/status/leader""#)
         .await;
     page.run(&shell, "node=").await;
     page.run(&shell, "kubectl create namespace").await;

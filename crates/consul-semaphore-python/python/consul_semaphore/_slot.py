@@ -81,10 +81,10 @@ class Slot:
 
     @property
     def index(self) -> Optional[int]:
-        """The number of the slot among all slots of the semaphore: the smallest from 0 that no other holder has meanwhile.
+        """The number of the slot among all slots of the semaphore: a number from 0 that no other holder has meanwhile.
 
-        It says which GPU, licence seat or port is this program's. Of several slots it is that of the first; the slots of
-        a rate have none.
+        Usually it is the smallest number that is free. It says which GPU, licence seat or port is this program's. Of
+        several slots it is that of the first; the slots of a rate have none.
         """
         return self.sequencer.slot_index
 
