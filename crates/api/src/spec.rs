@@ -127,9 +127,9 @@ pub struct ConsulSemaphoreSpec {
     /// Names for the slots, as many as the limit, each at most once: at most 256 names of at most 63 letters, digits,
     /// '.', '_' and '-'. Each holder has a slot index, a number from 0 that no other holder at the prefix has, and the
     /// name at that place of this list: for example the GPU that the Job is to use. A new holder gets the smallest
-    /// index that no other holder has and that is not reserved: the index of a Job that may still have pods is reserved
-    /// even if the Job has lost its slot. So for a short time, a new holder can get an index that is not below the
-    /// limit, and then has no name. Holders keep the name that they were granted. Not allowed for mode Rate.
+    /// index that no other holder has and that is not reserved: the index of a Job that runs is reserved even if the Job
+    /// has lost its slot. So for a short time, a new holder can get an index that is not below the limit, and then has no
+    /// name. Holders keep the name that they were granted. Not allowed for mode Rate.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(
         length(max = 256),
@@ -360,7 +360,7 @@ pub struct SessionSpec {
     pub ttl: Ttl,
 
     /// How long this operator waits before it grants the slot of a dead holder again: whole seconds
-    /// from 0s to 60s, such as 15s or 1m. The work of the dead holder can end in this time. The default is
+    /// from 0s to 60s, such as 15s or 1m. This gives the work of the dead holder time to end. The default is
     /// 15s.
     #[serde(default = "lock_delay")]
     #[schemars(with = "String", length(max = 32))]

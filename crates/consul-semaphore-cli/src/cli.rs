@@ -93,8 +93,8 @@ These variables in the command's environment identify its slot in Consul:
   CONSUL_SEMAPHORE_FENCING_TOKEN
                            the fencing token, which is greater for each later grant
   CONSUL_SEMAPHORE_SLOT_INDEX
-                           the smallest number from 0 that no other holder has; not set
-                           for a rate
+                           a number from 0 that no other holder has, usually the smallest
+                           free one; not set for a rate
   CONSUL_SEMAPHORE_SLOTS   all slots as JSON, if there are several; the other variables then
                            describe the first one
 

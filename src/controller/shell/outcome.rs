@@ -511,7 +511,8 @@ fn pods_unknown(semaphore: &str, kind: &KindName, why: &str) -> String {
 fn pods_remain(semaphore: &str, kind: &KindName, pods: &[String]) -> String {
     format!(
         "the slot of {semaphore} is kept because pods of this {kind} have not ended: {}. If a node \
-         is lost permanently, delete its Node object or force-delete the pod",
+         is lost, switch it off, because the pod may still run there, and then delete its Node object or force-delete the \
+         pod",
         pods.join(", ")
     )
 }
