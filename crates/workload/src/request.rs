@@ -155,14 +155,14 @@ pub(crate) fn waits_since(began: Option<WaitBegan>) -> Value {
 
 /// Records that a workload gives its slot back, and clears the grant from the workload's own metadata, where all kinds
 /// but Job record it. What is left of the grant in templates has no meaning without that record, and the next start
-/// overwrites it.
+/// [replaces](template_annotations) it.
 pub(crate) fn give_back(give_back: &GiveBack) -> Request {
     give_back_and_clear(give_back, &[])
 }
 
 /// Records that a workload gives its slot back, as [`give_back`] does, and removes these annotations.
 pub(crate) fn give_back_and_clear(give_back: &GiveBack, clear: &[&str]) -> Request {
-    let mut annotations = no_sequencers();
+    let mut annotations = Value::from(no_sequencers());
     for name in clear {
         annotations[*name] = Value::Null;
     }
@@ -197,24 +197,33 @@ pub(crate) fn sequencers(start: &Start) -> Map<String, Value> {
     annotations
 }
 
+/// Returns the patch of annotations by which a template has the sequencers of this start, and nothing of an earlier one:
+/// the annotations that the start does not set are null.
+pub(crate) fn template_annotations(start: &Start) -> Map<String, Value> {
+    let mut annotations = no_sequencers();
+    annotations.extend(sequencers(start));
+    annotations
+}
+
 /// Returns the patch of annotations that removes all that [`sequencers`] writes.
-pub(crate) fn no_sequencers() -> Value {
-    json!({
-        (a::LOCK_KEY): null,
-        (a::SESSION): null,
-        (a::LOCK_INDEX): null,
-        (a::FENCING_TOKEN): null,
-        (a::SLOT_INDEX): null,
-        (a::SLOT_NAME): null,
-        (a::SLOTS): null,
-        (a::GRANTED_TO): null,
-    })
+pub(crate) fn no_sequencers() -> Map<String, Value> {
+    let names = [
+        a::LOCK_KEY,
+        a::SESSION,
+        a::LOCK_INDEX,
+        a::FENCING_TOKEN,
+        a::SLOT_INDEX,
+        a::SLOT_NAME,
+        a::SLOTS,
+        a::GRANTED_TO,
+    ];
+    Map::from_iter(names.map(|name| (name.to_owned(), Value::Null)))
 }
 
 /// Returns the annotations that record a grant in the metadata of the workload itself. The annotation with the sessions
 /// changes while the workload runs, so another one lists all slots as they were granted, even if there is only one.
 pub(crate) fn record(start: &Start) -> Map<String, Value> {
-    let mut annotations = sequencers(start);
+    let mut annotations = template_annotations(start);
     annotations.insert(a::SESSION.to_owned(), listed(start.sessions()).into());
     annotations.insert(a::SLOTS.to_owned(), slots::written(start).into());
     annotations
@@ -267,15 +276,23 @@ impl JsonPatch {
         self.0.push(json!({ "op": "remove", "path": path }));
     }
 
-    /// Adds entries to a map. The map is made first if it is not `there`.
-    pub(crate) fn add_all(&mut self, path: &str, entries: Map<String, Value>, there: bool) {
+    /// Adds entries to a map of strings, and removes those that are null. The map is made first if it is not `there`.
+    pub(crate) fn add_all(&mut self, path: &str, mut entries: Map<String, Value>, there: bool) {
         if !there {
+            entries.retain(|_, value| !value.is_null());
             return self.add(path, &entries.into());
         }
         for (name, value) in entries {
             // RFC 6901 escapes these two characters in a JSON Pointer.
             let name = name.replace('~', "~0").replace('/', "~1");
-            self.add(&format!("{path}/{name}"), &value);
+            let path = format!("{path}/{name}");
+            if value.is_null() {
+                // A patch that removes what is not there fails.
+                self.add(&path, &json!(""));
+                self.remove(&path);
+            } else {
+                self.add(&path, &value);
+            }
         }
     }
 

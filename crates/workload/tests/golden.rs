@@ -113,6 +113,7 @@ fn the_patch_that_starts_a_job() {
                     "consul-semaphore.io/fencing-token": "71",
                     "consul-semaphore.io/slot-index": "2",
                     "consul-semaphore.io/slot-name": "gpu-c",
+                    "consul-semaphore.io/slots": null,
                     "consul-semaphore.io/granted-to": "0b9d7c52-9c1f-4a70-8c7e-5d2f6e1a3b48"
                 }
             } }

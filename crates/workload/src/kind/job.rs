@@ -23,7 +23,7 @@ use crate::{
     read::{self, Read},
     request::{
         JsonPatch, Request, end_by_deadline, holder_label, listed, metadata, no_sequencers,
-        record_wait, rename, sequencers, suspend, waits_since,
+        record_wait, rename, suspend, template_annotations, waits_since,
     },
     shape::Shape,
 };
@@ -255,7 +255,7 @@ fn start(start: &Start) -> Value {
             "suspend": false,
             "template": { "metadata": {
                 "labels": holder_label(start),
-                "annotations": sequencers(start),
+                "annotations": template_annotations(start),
             } },
         },
     })

@@ -27,8 +27,8 @@ use crate::{
     pods::{self, Maker, OwnQuery},
     read::{self, Read},
     request::{
-        JsonPatch, Request, give_back, holder_label, record, record_wait, rename, sequencers,
-        suspend,
+        JsonPatch, Request, give_back, holder_label, record, record_wait, rename, suspend,
+        template_annotations,
     },
     shape::{Shape, Template},
 };
@@ -257,7 +257,12 @@ fn start(start: &Start, shape: &Shape) -> Option<Request> {
     patch.add_all("/metadata/annotations", record(start), true);
     for (place, template) in templates.iter().enumerate() {
         let at = format!("/spec/replicatedJobs/{place}/template/spec/template/metadata");
-        patch.add_metadata(&at, *template, holder_label(start), sequencers(start));
+        patch.add_metadata(
+            &at,
+            *template,
+            holder_label(start),
+            template_annotations(start),
+        );
     }
     patch.replace("/spec/suspend", &json!(false));
     Some(Request::Json(patch.into_value()))

@@ -30,7 +30,8 @@ use crate::{
     pods::{self, OwnQuery, Which},
     read::{self, Read},
     request::{
-        Request, ended, give_back, holder_label, metadata, record, record_wait, rename, sequencers,
+        Request, ended, give_back, holder_label, metadata, record, record_wait, rename,
+        template_annotations,
     },
     shape::Shape,
 };
@@ -209,7 +210,7 @@ fn start(start: &Start) -> Request {
             "suspend": null,
             "podMetadata": {
                 "labels": holder_label(start),
-                "annotations": sequencers(start),
+                "annotations": template_annotations(start),
             },
         },
     }))

@@ -7,8 +7,8 @@ use consul_semaphore_workload::{Kind, Obstacle};
 use serde_json::{Value, json};
 
 use super::{
-    SESSION, UID, applied, forgets_its_grant, granted, loses_its_slot, object, phase,
-    reads_its_grant_back, sent, tracked, workload,
+    SESSION, UID, applied, forgets_its_grant, granted, loses_its_slot, name_its_slot, object,
+    phase, reads_its_grant_back, sent, tracked, workload,
 };
 
 const KIND: Kind = Kind::Workflow;
@@ -59,6 +59,12 @@ fn a_grant_reaches_its_pods() {
     granted["spec"]["suspend"] = true.into();
     assert_eq!(phase(&KIND, &granted), Phase::Running);
     forgets_its_grant(&KIND, &granted);
+    // The next start replaces what is left of this one.
+    let again = waiting(|workflow| {
+        workflow["spec"]["podMetadata"] = granted["spec"]["podMetadata"].clone();
+        name_its_slot(workflow);
+    });
+    reads_its_grant_back(&KIND, &again);
 }
 
 /// After its slot was given back, it has no grant: what `argo retry` runs runs without a slot.

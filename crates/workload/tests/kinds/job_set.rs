@@ -7,8 +7,8 @@ use consul_semaphore_workload::{Kind, Obstacle, Request, Shape, TrackedWorkload,
 use serde_json::{Value, json};
 
 use super::{
-    HOLDER, SESSION, UID, applied, forgets_its_grant, granted, identity, object, phase,
-    reads_its_grant_back, sent, tracked, workload,
+    HOLDER, SESSION, UID, applied, forgets_its_grant, granted, identity, name_its_slot, object,
+    phase, reads_its_grant_back, sent, tracked, workload,
 };
 
 const KIND: Kind = Kind::JobSet;
@@ -134,10 +134,11 @@ fn a_grant_reaches_the_templates_of_all_its_jobs() {
         (&last["labels"]["a/b"], &last["annotations"]["x"]),
         (&json!("c"), &json!("y"))
     );
-    // The next start writes over what is left of this one.
+    // The next start replaces what is left of this one.
     forgets_its_grant(&KIND, &granted);
     let mut again = waiting(|_| {});
     again["spec"]["replicatedJobs"] = granted["spec"]["replicatedJobs"].clone();
+    name_its_slot(&mut again);
     reads_its_grant_back(&KIND, &again);
 }
 

@@ -25,6 +25,7 @@ use serde_json::{Value, json};
 
 const UID: &str = "0b9d7c52-9c1f-4a70-8c7e-5d2f6e1a3b48";
 const HOLDER: &str = "consul-semaphore.io/holder";
+const SLOT_NAME: &str = "consul-semaphore.io/slot-name";
 const SESSION: &str = "4f5b0d1e-6a3c-4d88-9f0e-2b7c1a90d3e5";
 const KEY: &str = "semaphores/batch/db/4f5b0d1e-6a3c-4d88-9f0e-2b7c1a90d3e5";
 
@@ -182,9 +183,25 @@ fn apply(object: &mut Value, step: &Value) {
     }
 }
 
-/// A grant, once written, is read back as this workload's, and a copy's grant is nobody's.
+/// Adds the name of a slot wherever a grant is written.
+fn name_its_slot(object: &mut Value) {
+    match object {
+        Value::Object(map) => {
+            if map.contains_key("consul-semaphore.io/granted-to") {
+                map.insert(SLOT_NAME.to_owned(), "gpu-c".into());
+            }
+            map.values_mut().for_each(name_its_slot);
+        }
+        Value::Array(list) => list.iter_mut().for_each(name_its_slot),
+        _ => {}
+    }
+}
+
+/// A grant, once written, is read back as this workload's, and a copy's grant is nobody's. Its slot has no name, so no
+/// name of an earlier grant is left.
 fn reads_its_grant_back(kind: &Kind, object: &Value) {
     let granted = granted(kind, object);
+    assert!(!granted.to_string().contains(SLOT_NAME), "{granted}");
     let read = workload(kind, &granted);
     assert!(read.started_by(&SESSION.into()), "{granted}");
     assert!(read.started_at("semaphores/batch/db/.lock"), "{granted}");

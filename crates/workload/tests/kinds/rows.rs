@@ -16,8 +16,8 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::{
-    HOLDER, SESSION, UID, applied, forgets_its_grant, granted, identity, object, phase,
-    reads_its_grant_back, sent, started, tracked, workload,
+    HOLDER, SESSION, UID, applied, forgets_its_grant, granted, identity, name_its_slot, object,
+    phase, reads_its_grant_back, sent, started, tracked, workload,
 };
 
 /// A kind, and what its controller does.
@@ -227,11 +227,12 @@ fn a_grant_reaches_all_its_pods() {
             waiting.to_string().contains(r#""a/b":"c""#),
             "what is there stays"
         );
-        // The next start writes over what is left of this one.
+        // The next start replaces what is left of this one.
         forgets_its_grant(&row.kind, &granted);
         let mut again = row.waiting();
         again["spec"] = granted["spec"].clone();
         *again.pointer_mut(row.hold).expect("a field") = json!(true);
+        name_its_slot(&mut again);
         reads_its_grant_back(&row.kind, &again);
     }
 }

@@ -22,7 +22,7 @@ use crate::{
     read::{self, Read},
     request::{
         JsonPatch, Request, give_back_and_clear, holder_label, metadata, record, record_wait,
-        rename, sequencers, unheld,
+        rename, template_annotations, unheld,
     },
     shape::{Failing, RowFacts, Shape, Template},
 };
@@ -320,7 +320,7 @@ fn start(row: &Arc<Row>, start: &Start, shape: &Shape) -> Option<Request> {
                 &path.pointer(place),
                 *template,
                 holder_label(start),
-                sequencers(start),
+                template_annotations(start),
             );
         }
     }
