@@ -210,6 +210,12 @@ impl Operator {
         !self.pending.is_empty()
     }
 
+    /// Whether the operator is about to remove the finalizer of a semaphore that is deleted.
+    pub(super) fn lets_go(&self) -> bool {
+        let mut pending = self.pending.iter();
+        pending.any(|step| matches!(step, Step::Finalizer { added: false }))
+    }
+
     /// When the operator passes if nothing happens before.
     pub(super) fn next_timeout(&self) -> Moment {
         self.queue().map_or(Moment::default(), Queue::next_timeout)

@@ -230,7 +230,9 @@ impl World {
                 self.outside.observer.forget_enforcements();
             }
             // The lease of a replica ends long before the next one can have deleted everything.
-            Event::Straggle if self.outside.is_gone() => self.stragglers.clear(),
+            Event::Straggle if self.outside.is_gone() || self.operator.lets_go() => {
+                self.stragglers.clear();
+            }
             Event::Straggle => {
                 if let Some(straggler) = self.stragglers.last_mut() {
                     straggler.act(&mut self.outside, None);
