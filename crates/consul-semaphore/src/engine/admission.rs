@@ -10,7 +10,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Conclusion, Engine, Lookup, Now, Queue, QueueRef, Stores, waits::MOST_WAITS_PER_PASS};
+use super::{
+    Conclusion, Lookup, Now, Queue, QueueRef, Stores,
+    semaphores::Semaphores,
+    waits::{MOST_WAITS_PER_PASS, WaitPass},
+};
 use crate::{
     Uid, Workload,
     plan::{Fail, Failed},
@@ -83,31 +87,33 @@ impl Room {
     }
 }
 
-impl Engine {
+impl<S: Stores> WaitPass<'_, S> {
     /// Admits the newcomers of a queue in the order in which they came, or makes them fail.
-    pub(super) fn admit_newcomers(&mut self, queue: &QueueRef, now: Now, stores: &impl Stores) {
-        let newcomers = stores.of(queue).unadmitted(MOST_NEWCOMERS_READ);
-        let known = self.queue(queue);
+    pub(super) fn admit_newcomers(&mut self, queue: &QueueRef) {
+        let newcomers = self.stores.of(queue).unadmitted(MOST_NEWCOMERS_READ);
+        let known = self.semaphores.queue(queue);
         let is_busy = |uid: &Uid| known.is_some_and(|known| known.writes.is_busy(uid));
         let busy = newcomers.iter().filter(|newcomer| is_busy(&newcomer.uid));
         let most_failed = MOST_WAITS_PER_PASS.saturating_sub(busy.count());
         let (mut admitted, mut failed, mut rooms) = (0, 0, BTreeMap::new());
         for newcomer in &newcomers {
-            let queues = self.queues_for(&queue.semaphore.namespace, newcomer);
+            let queues = self
+                .semaphores
+                .queues_for(&queue.semaphore.namespace, newcomer);
             for of in &queues {
                 if !rooms.contains_key(of) {
-                    rooms.insert(of.clone(), self.room(of, now, stores));
+                    rooms.insert(of.clone(), self.rooms().of(of));
                 }
             }
             match judge(queue, &queues, newcomer, &rooms, failed) {
                 Admission::Admitted => {
-                    stores.of(queue).admit(&newcomer.uid);
+                    self.stores.of(queue).admit(&newcomer.uid);
                     admitted += 1;
                 }
                 Admission::Full(why) if failed < most_failed => {
-                    if self.is_to_fail(queue, &queues, newcomer, now) {
+                    if self.is_to_fail(queue, &queues, newcomer) {
                         let workload = newcomer.into();
-                        self.fail(queue, &queues, Fail { workload, why }, now);
+                        self.fail(queue, &queues, Fail { workload, why });
                         failed += 1;
                     }
                 }
@@ -115,30 +121,41 @@ impl Engine {
             }
         }
         if admitted > 0 && newcomers.len() == MOST_NEWCOMERS_READ {
-            self.agenda.mark(queue);
+            self.semaphores.agenda.mark(queue);
         }
     }
 
     /// Whether a newcomer that finds a queue full fails: if it is certain that it can't have its slots at once. A
     /// reading from before the workload existed does not count against it.
-    fn is_to_fail(
-        &mut self,
-        queue: &QueueRef,
-        queues: &[QueueRef],
-        newcomer: &Workload,
-        now: Now,
-    ) -> bool {
-        let age = now.moment.since(newcomer.seen);
-        self.is_out_of_reach(queues, newcomer, now)
-            && self.only_waits(queue, queues, &newcomer.uid, now)
-            && self.have_read_within(queues, age, now.moment)
+    fn is_to_fail(&mut self, queue: &QueueRef, queues: &[QueueRef], newcomer: &Workload) -> bool {
+        let age = self.now.moment.since(newcomer.seen);
+        self.rooms().are_out_of_reach(queues, newcomer)
+            && self.only_waits(queue, queues, &newcomer.uid)
+            && self.have_read_within(queues, age)
     }
 
+    fn rooms(&self) -> Rooms<'_, S> {
+        Rooms {
+            semaphores: self.semaphores,
+            now: self.now,
+            stores: self.stores,
+        }
+    }
+}
+
+/// What is known of the room in queues.
+struct Rooms<'a, S> {
+    semaphores: &'a Semaphores,
+    now: Now,
+    stores: &'a S,
+}
+
+impl<S: Stores> Rooms<'_, S> {
     /// Returns the room of a queue; `None` while that is not certain.
-    fn room(&self, queue: &QueueRef, now: Now, stores: &impl Stores) -> Option<Room> {
-        let known = self.queue(queue)?;
+    fn of(&self, queue: &QueueRef) -> Option<Room> {
+        let known = self.semaphores.queue(queue)?;
         let settings = known.settings();
-        let lookup = stores.of(queue);
+        let lookup = self.stores.of(queue);
         let most = settings.wait.max_waiting.filter(|_| !settings.terminating);
         let Some(most) = most.and_then(|most| usize::try_from(most).ok()) else {
             return Some(Room::for_all());
@@ -146,7 +163,7 @@ impl Engine {
         if lookup.count_waiting() <= most {
             return Some(Room::for_all());
         }
-        let apart = self.apart(queue, now, stores)?;
+        let apart = self.apart(queue)?;
         let left_out = apart.all();
         let unadmitted = lookup.unadmitted(MOST_NEWCOMERS_READ).into_iter();
         let newcomers = unadmitted.filter(|newcomer| !left_out.contains(&newcomer.uid));
@@ -162,18 +179,22 @@ impl Engine {
     }
 
     /// Returns the workloads of a queue that do not wait; `None` while that is not certain.
-    fn apart(&self, queue: &QueueRef, now: Now, stores: &impl Stores) -> Option<Apart> {
-        let known = self.queue(queue)?;
+    fn apart(&self, queue: &QueueRef) -> Option<Apart> {
+        let known = self.semaphores.queue(queue)?;
         let (conclusion, _) = self.certain_spare(queue)?;
-        let lookup = stores.of(queue);
+        let lookup = self.stores.of(queue);
         let is_granted_next = |uid: &&Uid| {
             let workload = lookup.workload(uid);
             workload.is_some_and(|workload| {
-                let queues = self.queues_for(&queue.semaphore.namespace, &workload);
-                queues.iter().all(|queue| self.reaches(queue, uid))
+                let queues = self
+                    .semaphores
+                    .queues_for(&queue.semaphore.namespace, &workload);
+                queues
+                    .iter()
+                    .all(|queue| self.semaphores.reaches(queue, uid))
             })
         };
-        let mut leaving = known.writes.leaving(now.moment);
+        let mut leaving = known.writes.leaving(self.now.moment);
         leaving.extend(conclusion.in_reach.iter().filter(is_granted_next).cloned());
         Some(Apart {
             holding: holding(known),
@@ -184,21 +205,24 @@ impl Engine {
     /// Returns the result of the last pass over a queue and the number of slots that it left free, if these are
     /// certain.
     fn certain_spare(&self, queue: &QueueRef) -> Option<(&Conclusion, usize)> {
-        let conclusion = self.concluded(queue).filter(|last| last.certain)?;
-        let known = self.queue(queue)?;
+        let conclusion = self
+            .semaphores
+            .concluded(queue)
+            .filter(|last| last.certain)?;
+        let known = self.semaphores.queue(queue)?;
         let certain = conclusion.spare.filter(|_| known.trouble().is_none());
         Some((conclusion, certain?))
     }
 
     /// Whether it is certain that some queue can't grant a workload its slots at once.
-    fn is_out_of_reach(&self, queues: &[QueueRef], workload: &Workload, now: Now) -> bool {
+    fn are_out_of_reach(&self, queues: &[QueueRef], workload: &Workload) -> bool {
         queues.iter().any(|queue| {
             let Some((conclusion, spare)) = self.certain_spare(queue) else {
                 return false;
             };
-            let needed = self.queue(queue).and_then(|known| {
+            let needed = self.semaphores.queue(queue).and_then(|known| {
                 let settings = known.settings();
-                let opening = settings.restrictions.windows.at(now.time);
+                let opening = settings.restrictions.windows.at(self.now.time);
                 let asked = settings.request(workload)?.slots.get();
                 let withheld = settings.withheld(opening, workload.priority);
                 usize::try_from(asked.saturating_add(withheld)).ok()

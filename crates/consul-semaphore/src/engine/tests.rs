@@ -12,7 +12,12 @@ mod together;
 mod troubles;
 mod waits;
 
-use std::{cell::RefCell, sync::Arc};
+use std::{
+    cell::RefCell,
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use super::*;
 use crate::{

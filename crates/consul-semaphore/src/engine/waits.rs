@@ -12,13 +12,12 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::{Engine, Now, Owner, Queue, QueueRef, QueueState, Stores, Write, lookup::Lookup};
+use super::{Now, Owner, Queue, QueueRef, Stores, Write, lookup::Lookup, semaphores::Semaphores};
 use crate::{
     Agreement, Blocked, ContenderBody, Identity, Lock, OnContention, Phase, Uid, Workload,
     decide::skip::takers,
     plan::{End, Ended, Fail, Failed, RecordWait},
 };
-use consul_client::clock::Moment;
 
 /// The most workloads of one queue that are dealt with after one pass.
 pub(super) const MOST_WAITS_PER_PASS: usize = 64;
@@ -57,35 +56,44 @@ fn together(states: impl IntoIterator<Item = WaitState>) -> WaitState {
     }
 }
 
-impl Engine {
-    /// Ends the waits that are over.
-    pub(super) fn end_waits(&mut self, queue: &QueueRef, now: Now, stores: &impl Stores) {
-        self.end_contended(queue, now, stores);
-        self.end_superseded(queue, now, stores);
-        self.admit_newcomers(queue, now, stores);
-        self.end_overdue(queue, now, stores);
-        self.replace_running(queue, now, stores);
-        self.record_waits(queue, now, stores);
-        self.drain(queue);
+/// A look at those who wait in a queue, after a pass over it.
+pub(super) struct WaitPass<'a, S> {
+    pub(super) semaphores: &'a mut Semaphores,
+    pub(super) now: Now,
+    pub(super) stores: &'a S,
+}
+
+impl<S: Stores> WaitPass<'_, S> {
+    /// Ends the waits in a queue that are over.
+    pub(super) fn run(&mut self, queue: &QueueRef) {
+        self.end_contended(queue);
+        self.end_superseded(queue);
+        self.admit_newcomers(queue);
+        self.end_overdue(queue);
+        self.replace_running(queue);
+        self.record_waits(queue);
+        self.semaphores.drain(queue);
     }
 
     /// Records beside the workloads when their waits began. Nothing else depends on the record, so no other write waits
     /// for it.
-    fn record_waits(&mut self, queue: &QueueRef, now: Now, stores: &impl Stores) {
-        for workload in stores.of(queue).unrecorded(MOST_WAITS_PER_PASS) {
+    fn record_waits(&mut self, queue: &QueueRef) {
+        for workload in self.stores.of(queue).unrecorded(MOST_WAITS_PER_PASS) {
             let Some(began) = workload.wait_to_record() else {
                 continue;
             };
-            let queues = self.queues_for(&queue.semaphore.namespace, &workload);
+            let queues = self
+                .semaphores
+                .queues_for(&queue.semaphore.namespace, &workload);
             // A workload that is about to be started no longer waits.
             let in_reach = queues
                 .iter()
-                .all(|queue| self.reaches(queue, &workload.uid));
-            if in_reach || self.wait_state(&queues, &workload.uid, now) == WaitState::Engaged {
+                .all(|queue| self.semaphores.reaches(queue, &workload.uid));
+            if in_reach || self.wait_state(&queues, &workload.uid) == WaitState::Engaged {
                 // The result of the grant or write makes a pass due.
                 continue;
             }
-            if let Some(queue) = self.existing(queue) {
+            if let Some(queue) = self.semaphores.queue_mut(queue) {
                 let workload = (&workload).into();
                 queue.write(Write::RecordWait(RecordWait { workload, began }));
             }
@@ -93,33 +101,37 @@ impl Engine {
     }
 
     /// Ends the waits of workloads that must not wait.
-    fn end_contended(&mut self, queue: &QueueRef, now: Now, stores: &impl Stores) {
-        let fails = self.existing(queue).map(Queue::take_fails);
+    fn end_contended(&mut self, queue: &QueueRef) {
+        let fails = self.semaphores.queue_mut(queue).map(Queue::take_fails);
         for fail in fails.into_iter().flatten() {
-            let Some(workload) = stores.of(queue).workload(&fail.workload.uid) else {
+            let Some(workload) = self.stores.of(queue).workload(&fail.workload.uid) else {
                 continue;
             };
             if workload.version == fail.workload.version {
-                let queues = self.queues_for(&queue.semaphore.namespace, &workload);
-                self.fail(queue, &queues, fail, now);
+                let queues = self
+                    .semaphores
+                    .queues_for(&queue.semaphore.namespace, &workload);
+                self.fail(queue, &queues, fail);
             }
         }
     }
 
     /// Ends the waits of older workloads that wait for the same as a newer one.
-    fn end_superseded(&mut self, queue: &QueueRef, now: Now, stores: &impl Stores) {
-        for superseded in stores.of(queue).superseded(MOST_WAITS_PER_PASS) {
-            match self.newest_that_may_be_granted(&superseded.newer, now) {
+    fn end_superseded(&mut self, queue: &QueueRef) {
+        for superseded in self.stores.of(queue).superseded(MOST_WAITS_PER_PASS) {
+            match self.newest_that_may_be_granted(&superseded.newer) {
                 Ok(Some(newer)) => {
                     let fail = Fail {
                         workload: (&superseded.workload).into(),
                         why: Failed::Superseded { by: newer.title() },
                     };
-                    let queues = self.queues_for(&queue.semaphore.namespace, &superseded.workload);
-                    self.fail(queue, &queues, fail, now);
+                    let queues = self
+                        .semaphores
+                        .queues_for(&queue.semaphore.namespace, &superseded.workload);
+                    self.fail(queue, &queues, fail);
                 }
                 Ok(None) => {}
-                Err(later) => self.look_again(queue, later, now),
+                Err(later) => self.look_again(queue, later),
             }
         }
     }
@@ -130,16 +142,17 @@ impl Engine {
     fn newest_that_may_be_granted<'a>(
         &self,
         newer: &'a [Located],
-        now: Now,
     ) -> Result<Option<&'a Located>, Duration> {
         let mut soonest = None;
         for newer in newer {
-            let queues = self.queues_for(&newer.namespace, &newer.workload);
+            let queues = self
+                .semaphores
+                .queues_for(&newer.namespace, &newer.workload);
             let may = queues.iter().all(|queue| {
-                let known = self.queue(queue);
+                let known = self.semaphores.queue(queue);
                 known.is_none_or(|known| known.knowledge.is_usable())
             });
-            let later = match self.wait_state(&queues, &newer.workload.uid, now) {
+            let later = match self.wait_state(&queues, &newer.workload.uid) {
                 // The workload no longer waits, or can't be started.
                 WaitState::Engaged => continue,
                 _ if !may => LOOK_AGAIN_WHILE_BLOCKED,
@@ -152,14 +165,20 @@ impl Engine {
     }
 
     /// Ends the waits of workloads that have waited for as long as they may.
-    fn end_overdue(&mut self, queue: &QueueRef, now: Now, stores: &impl Stores) {
-        for overdue in stores.of(queue).overdue(now.time, MOST_WAITS_PER_PASS) {
+    fn end_overdue(&mut self, queue: &QueueRef) {
+        for overdue in self
+            .stores
+            .of(queue)
+            .overdue(self.now.time, MOST_WAITS_PER_PASS)
+        {
             let uid = &overdue.workload.uid;
-            let queues = self.queues_for(&queue.semaphore.namespace, &overdue.workload);
-            let later = match self.is_overdue(&overdue, &queues, now) {
-                Ok((timeout, ended)) if self.has_read_since(&queues, ended, now) => {
+            let queues = self
+                .semaphores
+                .queues_for(&queue.semaphore.namespace, &overdue.workload);
+            let later = match self.is_overdue(&overdue, &queues) {
+                Ok((timeout, ended)) if self.has_read_since(&queues, ended) => {
                     let fail = self.timed_out(&overdue.workload, &queues, timeout);
-                    self.fail(queue, &queues, fail, now);
+                    self.fail(queue, &queues, fail);
                     LOOK_AGAIN_AFTER
                 }
                 Ok(_) => LOOK_AGAIN_AFTER,
@@ -167,15 +186,15 @@ impl Engine {
             };
             let until = SignedDuration::try_from(later)
                 .ok()
-                .and_then(|later| now.time.checked_add(later).ok());
-            stores
+                .and_then(|later| self.now.time.checked_add(later).ok());
+            self.stores
                 .of(queue)
                 .postpone(uid, until.unwrap_or(Timestamp::MAX));
         }
-        if let Some(next) = stores.of(queue).next_overdue() {
-            let wait = Duration::try_from(next.duration_since(now.time)).unwrap_or_default();
-            let due = now.moment + wait.clamp(LOOK_AGAIN_AFTER, HEARTBEAT);
-            if let Some(queue) = self.existing(queue) {
+        if let Some(next) = self.stores.of(queue).next_overdue() {
+            let wait = Duration::try_from(next.duration_since(self.now.time)).unwrap_or_default();
+            let due = self.now.moment + wait.clamp(LOOK_AGAIN_AFTER, HEARTBEAT);
+            if let Some(queue) = self.semaphores.queue_mut(queue) {
                 queue.schedule.wake_by(due);
             }
         }
@@ -186,12 +205,11 @@ impl Engine {
         &self,
         overdue: &Overdue,
         queues: &[QueueRef],
-        now: Now,
     ) -> Result<(Duration, Timestamp), Duration> {
         let Overdue { workload, timeout } = overdue;
         let semaphores = queues
             .iter()
-            .map(|queue| self.semaphore(&queue.semaphore))
+            .map(|queue| self.semaphores.states.get(&queue.semaphore))
             .collect::<Option<Vec<_>>>()
             .ok_or(LOOK_AGAIN_WHILE_BLOCKED)?;
         let blocked = semaphores
@@ -201,56 +219,41 @@ impl Engine {
         let seconds = workload.waits_since().ok_or(LOOK_AGAIN_WHILE_BLOCKED)?;
         let since = Timestamp::from_second(seconds).map_err(|_| HEARTBEAT)?;
         let ends = Blocked::deadline(blocked, since, *timeout).ok_or(LOOK_AGAIN_WHILE_BLOCKED)?;
-        if ends > now.time {
-            let left = Duration::try_from(ends.duration_since(now.time));
+        if ends > self.now.time {
+            let left = Duration::try_from(ends.duration_since(self.now.time));
             return Err(left.unwrap_or(LOOK_AGAIN_AFTER));
         }
         let in_reach = queues
             .iter()
-            .all(|queue| self.reaches(queue, &workload.uid));
-        if in_reach || self.wait_state(queues, &workload.uid, now) != WaitState::Waits {
+            .all(|queue| self.semaphores.reaches(queue, &workload.uid));
+        if in_reach || self.wait_state(queues, &workload.uid) != WaitState::Waits {
             return Err(LOOK_AGAIN_AFTER);
         }
         Ok((*timeout, ends))
     }
 
-    /// Whether a workload can have what it asks for in this queue now, which is also assumed before the first result of
-    /// a pass.
-    pub(super) fn reaches(&self, queue: &QueueRef, workload: &Uid) -> bool {
-        let state = self
-            .semaphores
-            .get(&queue.semaphore)
-            .and_then(|semaphore| semaphore.queues.get(&queue.key));
-        let last = state.and_then(QueueState::last);
-        last.is_none_or(|conclusion| conclusion.in_reach.contains(workload))
-    }
-
     /// Whether all these queues have read the prefix since `time`, as for [`Self::have_read_within`].
-    fn has_read_since(&mut self, queues: &[QueueRef], time: Timestamp, now: Now) -> bool {
-        let age = Duration::try_from(now.time.duration_since(time)).unwrap_or_default();
-        self.have_read_within(queues, age, now.moment)
+    fn has_read_since(&mut self, queues: &[QueueRef], time: Timestamp) -> bool {
+        let age = Duration::try_from(self.now.time.duration_since(time)).unwrap_or_default();
+        self.have_read_within(queues, age)
     }
 
     /// Whether the latest reading of each of these queues was sent at most `age` ago. Queues without such a reading are
     /// marked for a pass that reads the prefix again, unless they await an answer already. A queue that does not exist
     /// has nothing to read.
-    pub(super) fn have_read_within(
-        &mut self,
-        queues: &[QueueRef],
-        age: Duration,
-        now: Moment,
-    ) -> bool {
+    pub(super) fn have_read_within(&mut self, queues: &[QueueRef], age: Duration) -> bool {
         let mut all = true;
         for queue in queues {
-            let known = self.existing(queue);
-            let Some(known) = known.filter(|known| !known.knowledge.has_read_within(age, now))
+            let known = self.semaphores.queue_mut(queue);
+            let Some(known) =
+                known.filter(|known| !known.knowledge.has_read_within(age, self.now.moment))
             else {
                 continue;
             };
             if !known.is_blocked() {
                 known.knowledge.invalidate();
             }
-            self.agenda.mark(queue);
+            self.semaphores.agenda.mark(queue);
             all = false;
         }
         all
@@ -258,7 +261,7 @@ impl Engine {
 
     fn timed_out(&self, workload: &Workload, queues: &[QueueRef], timeout: Duration) -> Fail {
         let taken = queues.iter().filter_map(|queue| {
-            let reading = self.queue(queue)?.reading()?;
+            let reading = self.semaphores.queue(queue)?.reading()?;
             Some((queue.title(), takers(reading)))
         });
         Fail {
@@ -272,11 +275,11 @@ impl Engine {
     }
 
     /// Makes a workload fail, if it is certain that the workload only waits.
-    pub(super) fn fail(&mut self, queue: &QueueRef, queues: &[QueueRef], fail: Fail, now: Now) {
-        if self.only_waits(queue, queues, &fail.workload.uid, now)
-            && let Some(queue) = self.existing(queue)
+    pub(super) fn fail(&mut self, queue: &QueueRef, queues: &[QueueRef], fail: Fail) {
+        if self.only_waits(queue, queues, &fail.workload.uid)
+            && let Some(queue) = self.semaphores.queue_mut(queue)
         {
-            queue.fail(fail, now);
+            queue.fail(fail, self.now);
         }
     }
 
@@ -287,59 +290,65 @@ impl Engine {
         queue: &QueueRef,
         queues: &[QueueRef],
         workload: &Uid,
-        now: Now,
     ) -> bool {
-        let state = self.wait_state(queues, workload, now);
+        let state = self.wait_state(queues, workload);
         if state == WaitState::Unsure {
-            self.look_again(queue, LOOK_AGAIN_AFTER, now);
+            self.look_again(queue, LOOK_AGAIN_AFTER);
         }
         state == WaitState::Waits
     }
 
     /// Returns what all queues of a workload together show about it.
-    fn wait_state(&self, queues: &[QueueRef], workload: &Uid, now: Now) -> WaitState {
+    fn wait_state(&self, queues: &[QueueRef], workload: &Uid) -> WaitState {
         together(queues.iter().map(|queue| {
-            let known = self.queue(queue);
-            known.map_or(WaitState::Unsure, |known| wait_state(known, workload, now))
+            let known = self.semaphores.queue(queue);
+            known.map_or(WaitState::Unsure, |known| {
+                wait_state(known, workload, self.now)
+            })
         }))
     }
 
-    fn look_again(&mut self, queue: &QueueRef, later: Duration, now: Now) {
-        if let Some(queue) = self.existing(queue) {
-            queue.schedule.wake_by(now.moment + later);
+    fn look_again(&mut self, queue: &QueueRef, later: Duration) {
+        if let Some(queue) = self.semaphores.queue_mut(queue) {
+            queue.schedule.wake_by(self.now.moment + later);
         }
     }
 
     /// Ends running workloads for the first in the queue, if that workload replaces them and nothing else can let it
     /// start.
-    fn replace_running(&mut self, queue: &QueueRef, now: Now, stores: &impl Stores) {
-        let Some(workload) = stores.of(queue).first().filter(|first| {
+    fn replace_running(&mut self, queue: &QueueRef) {
+        let Some(workload) = self.stores.of(queue).first().filter(|first| {
             first.on_contention == OnContention::ReplaceRunning && first.is_replaceable()
         }) else {
             return;
         };
-        let queues = self.queues_for(&queue.semaphore.namespace, &workload);
+        let queues = self
+            .semaphores
+            .queues_for(&queue.semaphore.namespace, &workload);
         let is_first = |queue: &QueueRef| {
-            let first = stores.of(queue).first();
+            let first = self.stores.of(queue).first();
             first.is_some_and(|first| first.uid == workload.uid)
         };
         if !queues.iter().all(is_first)
-            || self.wait_state(&queues, &workload.uid, now) != WaitState::Waits
+            || self.wait_state(&queues, &workload.uid) != WaitState::Waits
             || queues
                 .iter()
-                .all(|queue| self.reaches(queue, &workload.uid))
+                .all(|queue| self.semaphores.reaches(queue, &workload.uid))
         {
             return;
         }
-        let Some(lacks) = self.ends_lacking(&queues, &workload, now, stores) else {
+        let Some(lacks) = self.ends_lacking(&queues, &workload) else {
             return;
         };
-        let running = stores.of(queue).replaceable(&workload);
-        let theirs = |victim: &Located| self.queues_for(&victim.namespace, &victim.workload);
+        let running = self.stores.of(queue).replaceable(&workload);
+        let theirs = |victim: &Located| {
+            self.semaphores
+                .queues_for(&victim.namespace, &victim.workload)
+        };
         let ends = |victim: &&Located| {
             let workload = &victim.workload;
             let busy = |queue: &QueueRef| {
-                let known = self.queue(queue);
+                let known = self.semaphores.queue(queue);
                 known.is_some_and(|known| known.writes.is_busy(&workload.uid))
             };
             workload.wait.failing.is_some() || theirs(victim).iter().any(busy)
@@ -348,23 +357,23 @@ impl Engine {
         let (mut victims, mut soonest) = (Vec::new(), None);
         for victim in &running {
             let queues = theirs(victim);
-            match self.replaceable_since(&queues, &victim.workload, now) {
+            match self.replaceable_since(&queues, &victim.workload) {
                 Ok(Some(granted)) => victims.push((granted, &victim.workload, queues)),
                 Ok(None) => {}
                 Err(later) => soonest = soonest.into_iter().chain([later]).min(),
             }
         }
         if victims.len() < lacks {
-            if let Some((later, queue)) = soonest.zip(self.existing(queue)) {
+            if let Some((later, queue)) = soonest.zip(self.semaphores.queue_mut(queue)) {
                 queue
                     .schedule
-                    .wake_by(now.moment + later.max(LOOK_AGAIN_AFTER));
+                    .wake_by(self.now.moment + later.max(LOOK_AGAIN_AFTER));
             }
             return;
         }
         // A reading from before the workload existed does not count for it.
-        let age = now.moment.since(workload.seen);
-        if lacks == 0 || !self.have_read_within(&queues, age, now.moment) {
+        let age = self.now.moment.since(workload.seen);
+        if lacks == 0 || !self.have_read_within(&queues, age) {
             return;
         }
         victims.sort_by(|(a, first, _), (b, second, _)| (a, &first.uid).cmp(&(b, &second.uid)));
@@ -376,26 +385,20 @@ impl Engine {
                 },
             };
             if let Some(theirs) = queues.first()
-                && let Some(known) = self.existing(theirs)
+                && let Some(known) = self.semaphores.queue_mut(theirs)
             {
                 known.write(Write::End(end));
-                self.drain(theirs);
+                self.semaphores.drain(theirs);
             }
         }
     }
 
     /// Returns how many workloads that hold the same slots must end for this one to have its slots in all queues;
     /// `None` if something other than holders is in its way. Workloads that end anyway are counted off.
-    fn ends_lacking(
-        &self,
-        queues: &[QueueRef],
-        workload: &Workload,
-        now: Now,
-        stores: &impl Stores,
-    ) -> Option<usize> {
+    fn ends_lacking(&self, queues: &[QueueRef], workload: &Workload) -> Option<usize> {
         let mut lacks = 0;
         for queue in queues {
-            let state = self.semaphores.get(&queue.semaphore)?;
+            let state = self.semaphores.states.get(&queue.semaphore)?;
             let conclusion = state.queues.get(&queue.key)?.last()?;
             // A limit that is about to be raised may make room.
             let agreed = conclusion.agreement == Some(Agreement::Agreed);
@@ -403,9 +406,15 @@ impl Engine {
                 return None;
             }
             let known = self
+                .semaphores
                 .queue(queue)
                 .filter(|known| known.knowledge.is_usable())?;
-            lacks = lacks.max(ends_lacking(known, workload, now, &stores.of(queue))?);
+            lacks = lacks.max(ends_lacking(
+                known,
+                workload,
+                self.now,
+                &self.stores.of(queue),
+            )?);
         }
         Some(lacks)
     }
@@ -416,11 +425,11 @@ impl Engine {
         &self,
         queues: &[QueueRef],
         victim: &Workload,
-        now: Now,
     ) -> Result<Option<Timestamp>, Duration> {
         let mut since = None;
         for queue in queues {
             let held = self
+                .semaphores
                 .queue(queue)
                 .and_then(|queue| held_since(queue, victim));
             let Some(held) = held else {
@@ -430,14 +439,14 @@ impl Engine {
         }
         let after = queues
             .iter()
-            .filter_map(|queue| self.queue(queue))
+            .filter_map(|queue| self.semaphores.queue(queue))
             .map(|queue| queue.settings().wait.replace_after)
             .max();
         let (Some(since), Some(after)) = (since, after) else {
             return Ok(None);
         };
         // A time in the future says nothing about the age.
-        let age = Duration::try_from(now.time.duration_since(since)).unwrap_or_default();
+        let age = Duration::try_from(self.now.time.duration_since(since)).unwrap_or_default();
         if age < after {
             return Err(after.saturating_sub(age));
         }
