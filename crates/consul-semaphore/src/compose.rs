@@ -485,8 +485,8 @@ impl<'a> Composer<'a> {
 }
 
 /// Returns the indices of the slots before anything is granted. What runs keeps its index whatever happens to its slot,
-/// so nobody else gets it. What has ended and may have pods keeps its index as long as it keeps its slot, although its
-/// contender may be gone.
+/// so nobody else gets it. What is deleted keeps its index as long as it keeps its slot, although its contender may be
+/// gone.
 fn indices<'a>(observed: &Observed<'a>, reading: &Reading) -> IndexDraft<'a> {
     let mut indices = observed.memory.indices.draft();
     let lock_key = observed.settings.prefix.lock_key();
@@ -497,12 +497,12 @@ fn indices<'a>(observed: &Observed<'a>, reading: &Reading) -> IndexDraft<'a> {
             };
             match workload.phase {
                 Phase::Running | Phase::Stopping => indices.reserve(index),
-                Phase::Finished { at_rest: false } | Phase::Deleting => {
+                Phase::Deleting => {
                     if let Some(session) = sessions.find(|session| reading.is_named(session)) {
                         indices.tell(session, index);
                     }
                 }
-                Phase::Idle | Phase::Finished { at_rest: true } => {}
+                Phase::Idle | Phase::Finished { .. } => {}
             }
         }
     }

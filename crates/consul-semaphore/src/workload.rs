@@ -457,9 +457,10 @@ impl Workload {
         self.slots().any(|(slot, _)| *slot.lock_key == *lock_key)
     }
 
-    /// Whether a grant started the workload, and the workload may still have pods or be started once more.
+    /// Whether a grant started the workload, and the workload has not finished. There may be thousands of finished ones,
+    /// and some kinds never show that no pod is left.
     pub fn is_bound(&self) -> bool {
-        self.granted.is_some() && self.phase != Phase::Finished { at_rest: true }
+        self.granted.is_some() && !matches!(self.phase, Phase::Finished { .. })
     }
 
     /// Returns the slots at this lock key in which the workload was started, by ordinal. Each slot has the sessions

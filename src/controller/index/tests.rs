@@ -650,17 +650,19 @@ fn the_end_of_a_pod_reaches_the_semaphores_of_its_lock_key() {
 
 #[test]
 fn finished_workloads_cost_nothing() {
-    let index = with_db();
-    put(
-        &index,
-        tracked("a", |tracked| {
-            workload(tracked).phase = Phase::Finished { at_rest: true };
-            workload(tracked).granted = Some(Granted::by("db/s", "s"));
-        }),
-    );
-    let slice = index.slice(&queue("db"), 9);
-    assert!(slice.bound.is_empty() && slice.waiting.is_empty());
-    assert!(index.workload(&"a".into()).is_some());
+    for at_rest in [false, true] {
+        let index = with_db();
+        put(
+            &index,
+            tracked("a", |tracked| {
+                workload(tracked).phase = Phase::Finished { at_rest };
+                workload(tracked).granted = Some(Granted::by("db/s", "s"));
+            }),
+        );
+        let slice = index.slice(&queue("db"), 9);
+        assert!(slice.bound.is_empty() && slice.waiting.is_empty());
+        assert!(index.workload(&"a".into()).is_some());
+    }
 }
 
 #[test]

@@ -53,10 +53,11 @@ fn slots_at<'a>(
 }
 
 /// Whether `Holders` lists each slot of a workload: by the session that was granted it, or by the one that its
-/// annotation names, dead or alive, or by as many live sessions of the workload as it has slots.
+/// annotation names, dead or alive, or by as many live sessions of the workload as it has slots. A dead holder does not
+/// count once its workload has finished, because an operator that starts then can't find out its index.
 fn is_listed(object: &Object, lock_key: &str, sight: &Sight) -> bool {
-    let Some(body) = &sight.body else {
-        return false;
+    let Some(body) = sight.body.as_ref().filter(|_| !object.finished()) else {
+        return sight.held_by(&object.uid).len() >= slots_at(object, lock_key).count();
     };
     let mut slots = slots_at(object, lock_key);
     let each = slots.all(|(slot, position)| {
