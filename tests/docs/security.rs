@@ -23,7 +23,8 @@ async fn only_administrators_exclude_a_namespace() {
         .run(
             "kubectl apply -f forbid-exemption.yaml
             kubectl create namespace mine
-            kubectl create clusterrole tenant --verb=get,list,patch --resource=namespaces
+            kubectl create clusterrole tenant --verb=get,list,patch,update \
+              --resource=namespaces,namespaces/status,namespaces/finalize
             kubectl create clusterrolebinding tenant --clusterrole=tenant --user=tenant",
         )
         .await;
@@ -38,6 +39,19 @@ async fn only_administrators_exclude_a_namespace() {
         }
     })
     .await;
+    shell
+        .run(
+            r#"kubectl get namespace mine --output=json | sed '0,/"labels": {/s//&"consul-semaphore.io\/admission": "disabled",/' > mine.json"#,
+        )
+        .await;
+    for otherwise in [
+        r#"kubectl patch namespace mine --subresource=status --type=merge --patch '{"metadata":{"labels":{"consul-semaphore.io/admission":"disabled"}}}' --as=tenant"#,
+        "kubectl replace --raw /api/v1/namespaces/mine/finalize --filename=mine.json --as=tenant",
+    ] {
+        let [code, out, error] = shell.end_of(otherwise).await;
+        let refused = code == "1" && error.contains("is for administrators");
+        assert!(refused, "{otherwise}: {code} {out} {error}");
+    }
     shell
         .run("kubectl label namespace mine team=a --as=tenant")
         .await;
