@@ -82,6 +82,15 @@ class Access(unittest.TestCase):
         with self.assertRaisesRegex(RefusedError, r'Give the token these rules: key_prefix "team/db/" { policy = "write" }'):
             self.semaphore(there).acquire(timeout=60)
 
+    def test_a_token_that_may_not_see_the_usage(self) -> None:
+        unknown = Consul(self.agent.address, token="e2f3a0c4-0000-4000-8000-000000000000")
+        with self.assertRaisesRegex(RefusedError, "does not know the token.* Set a token"):
+            self.semaphore(unknown).usage()
+        blind = Consul(self.agent.address, token=self.token('node "bed" { policy = "read" }'))
+        with self.semaphore(Consul(self.agent.address, token=MANAGEMENT)).slot(timeout=60):
+            with self.assertRaisesRegex(RefusedError, "lacks permission.* Give the token these rules"):
+                self.semaphore(blind).usage()
+
     def test_settings_that_are_wrong_are_named(self) -> None:
         for text, said in [
             ("CONSUL_HTTP_ADDR.*must be host:port", {"address": "ftp://consul"}),

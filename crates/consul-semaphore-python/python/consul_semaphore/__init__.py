@@ -26,6 +26,7 @@ from consul_semaphore._errors import (
 )
 from consul_semaphore._semaphore import Semaphore, Window
 from consul_semaphore._slot import Sequencer, Slot, SlotRequest
+from consul_semaphore._usage import Usage, UsageContender, UsageHolder, UsageWaiter
 
 __all__ = [
     "AcquireTimeoutError",
@@ -42,5 +43,9 @@ __all__ = [
     "SlotRequest",
     "StillHeldError",
     "UnreachableError",
+    "Usage",
+    "UsageContender",
+    "UsageHolder",
+    "UsageWaiter",
     "Window",
 ]

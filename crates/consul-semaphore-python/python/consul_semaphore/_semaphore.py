@@ -12,6 +12,7 @@ from consul_semaphore._calls import PerProcess, Seconds, seconds, wait, wait_asy
 from consul_semaphore._consul import Consul, default
 from consul_semaphore._errors import InvalidSemaphoreError
 from consul_semaphore._slot import Slot, SlotRequest, log
+from consul_semaphore._usage import Usage, usage_of
 
 
 class Window(NamedTuple):
@@ -224,6 +225,23 @@ class Semaphore:
             slot: _native.Slot = await wait_async(lambda future: native.acquire(left.seconds(), future))
             if slot.begin():
                 return Slot(slot)
+
+    def usage(self) -> list[Usage]:
+        """Says who holds slots, who waits, and how many slots are free, for each prefix in the order in which the
+        semaphores were named: `[usage] = db.usage()` for a single one.
+
+        The answer is that of one moment for each prefix. A free slot may be gone when it is asked for, so ask with
+        `try_slot` instead of looking first. Contenders that do not write who they are, such as `consul lock`, have
+        names only if the token may read their sessions.
+
+        Raises `UnreachableError` if Consul does not answer, and `RefusedError` if Consul refuses, for example because
+        the token may not read the prefix.
+        """
+        return [usage_of(native) for native in wait(self._native.get().usage)]
+
+    async def usage_async(self) -> list[Usage]:
+        """The same in asyncio."""
+        return [usage_of(native) for native in await wait_async(self._native.get().usage)]
 
     def all_released(self) -> None:
         """Waits until all slots that were taken here are free for others, also those that rest, and nobody waits."""
