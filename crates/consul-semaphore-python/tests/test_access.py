@@ -1,5 +1,7 @@
 """How Consul is reached, and programs of others."""
 
+import contextlib
+import io
 import logging
 import os
 import pickle
@@ -183,5 +185,6 @@ class Example(unittest.TestCase):
         blocks = [block.split("```")[0] for block in readme.split("```python\n")[1:]]
         self.assertGreater(len(blocks), 3)
         names: dict[str, object] = {"migrate": lambda *_: None, "call_partner": lambda *_: None, "__name__": "readme"}
-        for block in blocks:
-            exec(compile(block, "README.md", "exec"), names)
+        with contextlib.redirect_stdout(io.StringIO()):
+            for block in blocks:
+                exec(compile(block, "README.md", "exec"), names)
