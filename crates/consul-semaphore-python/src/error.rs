@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use consul_semaphore::{NoSlot, holder::AcquireError};
+use consul_semaphore::{NoSlot, consul, holder::AcquireError};
 use pyo3::{PyErr, import_exception};
 
 import_exception!(consul_semaphore._errors, SemaphoreError);
@@ -26,6 +26,20 @@ pub(crate) fn no_slot(no: &NoSlot) -> PyErr {
         AcquireError::Refused(_) => RefusedError::new_err(text),
         AcquireError::Absent(_) => NotFoundError::new_err(text),
         AcquireError::Limit { .. } | AcquireError::Unusable { .. } => ConflictError::new_err(text),
+    }
+}
+
+/// Returns the exception that tells why Consul did not say who uses a semaphore. The advice may be empty.
+pub(crate) fn no_usage(why: &consul::Error, advice: &str) -> PyErr {
+    let text = if advice.is_empty() {
+        why.to_string()
+    } else {
+        format!("{why}. {advice}")
+    };
+    if why.may_pass() {
+        UnreachableError::new_err(text)
+    } else {
+        RefusedError::new_err(text)
     }
 }
 

@@ -7,6 +7,7 @@
 //!
 //! - `process`: the runtime of a process, and the only threads that call Python
 //! - `call`: calls that take time
+//! - `usage`: the use of a semaphore, as Python's values
 //!
 //! The threads of the runtime renew sessions. They never wait for Python, because one long call in Python may keep
 //! all other threads out.
@@ -17,6 +18,7 @@ mod error;
 mod process;
 mod semaphore;
 mod slot;
+mod usage;
 
 /// The Python module with the native parts; the rest of the package is written in Python.
 #[pyo3::pymodule]

@@ -11,6 +11,7 @@ use crate::{
     error::{self, InvalidSemaphoreError, number, time},
     process::{self, OfProcess, Process, Registered},
     slot::Slot,
+    usage::UsageDict,
 };
 
 /// Python's levels of logging.
@@ -114,6 +115,19 @@ impl Semaphore {
                 slot = semaphore.acquire_pending(within) => slot.map_err(|no| error::no_slot(&no))?,
             };
             Slot::new(slot, registered)
+        })
+    }
+
+    /// Sets the result of `future` to the use of each of the semaphores, in the order of the parts.
+    fn usage(&self, future: Py<PyAny>) -> PyResult<Call> {
+        let registered = self.0.get()?.clone();
+        let process = registered.process();
+        call::begin(process, future, async move {
+            let semaphore = registered.semaphore();
+            match semaphore.usage().await {
+                Ok(all) => Ok(all.iter().map(UsageDict::of).collect::<Vec<_>>()),
+                Err(why) => Err(error::no_usage(&why, &semaphore.advice_on(&why))),
+            }
         })
     }
 

@@ -1,5 +1,7 @@
 """How Consul is reached, and programs of others."""
 
+import contextlib
+import io
 import logging
 import os
 import pickle
@@ -81,6 +83,15 @@ class Access(unittest.TestCase):
         there = Consul(self.agent.address, token=self.token('node "bed" { policy = "read" }'))
         with self.assertRaisesRegex(RefusedError, r'Give the token these rules: key_prefix "team/db/" { policy = "write" }'):
             self.semaphore(there).acquire(timeout=60)
+
+    def test_a_token_that_may_not_see_the_usage(self) -> None:
+        unknown = Consul(self.agent.address, token="e2f3a0c4-0000-4000-8000-000000000000")
+        with self.assertRaisesRegex(RefusedError, "does not know the token.* Set a token"):
+            self.semaphore(unknown).usage()
+        blind = Consul(self.agent.address, token=self.token('node "bed" { policy = "read" }'))
+        with self.semaphore(Consul(self.agent.address, token=MANAGEMENT)).slot(timeout=60):
+            with self.assertRaisesRegex(RefusedError, "lacks permission.* Give the token these rules"):
+                self.semaphore(blind).usage()
 
     def test_settings_that_are_wrong_are_named(self) -> None:
         for text, said in [
@@ -174,5 +185,6 @@ class Example(unittest.TestCase):
         blocks = [block.split("```")[0] for block in readme.split("```python\n")[1:]]
         self.assertGreater(len(blocks), 3)
         names: dict[str, object] = {"migrate": lambda *_: None, "call_partner": lambda *_: None, "__name__": "readme"}
-        for block in blocks:
-            exec(compile(block, "README.md", "exec"), names)
+        with contextlib.redirect_stdout(io.StringIO()):
+            for block in blocks:
+                exec(compile(block, "README.md", "exec"), names)

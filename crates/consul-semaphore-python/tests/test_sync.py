@@ -313,7 +313,7 @@ class Sync(Stage):
                 slot.release()
                 assert not slot.lost
                 other = lambda: Semaphore(sys.argv[1], limit=2)
-                for begin in (semaphore.acquire, slot.wait_lost, semaphore.all_released, other):
+                for begin in (semaphore.acquire, semaphore.usage, slot.wait_lost, semaphore.all_released, other):
                     try:
                         begin()
                     except SemaphoreError as error:
@@ -323,7 +323,7 @@ class Sync(Stage):
             semaphore = Semaphore(sys.argv[1], limit=1)
             slot = semaphore.acquire()
         """
-        self.assertEqual(Program(program, self.prefix).ended(), (0, "the program ends\n" * 4, ""))
+        self.assertEqual(Program(program, self.prefix).ended(), (0, "the program ends\n" * 5, ""))
 
     def test_nobody_gets_a_slot_while_the_program_ends(self) -> None:
         program = """

@@ -5,8 +5,8 @@
     with Semaphore("locks/db", limit=3).slot(timeout=60) as slot:
         migrate(slot.fencing_token)
 
-In asyncio it is `async with`. Consul is found by its own environment variables, such as CONSUL_HTTP_ADDR and
-CONSUL_HTTP_TOKEN; `Consul` has the others.
+In asyncio it is `async with`, or `await semaphore.run(work)`. Consul is found by its own environment variables, such as
+CONSUL_HTTP_ADDR and CONSUL_HTTP_TOKEN; `Consul` has the others.
 
 Errors are subclasses of `SemaphoreError`, and say what to do. What happens while a program waits is logged by the logger
 `consul_semaphore`.
@@ -26,6 +26,7 @@ from consul_semaphore._errors import (
 )
 from consul_semaphore._semaphore import Semaphore, Window
 from consul_semaphore._slot import Sequencer, Slot, SlotRequest
+from consul_semaphore._usage import Usage, UsageContender, UsageHolder, UsageWaiter
 
 __all__ = [
     "AcquireTimeoutError",
@@ -42,5 +43,9 @@ __all__ = [
     "SlotRequest",
     "StillHeldError",
     "UnreachableError",
+    "Usage",
+    "UsageContender",
+    "UsageHolder",
+    "UsageWaiter",
     "Window",
 ]

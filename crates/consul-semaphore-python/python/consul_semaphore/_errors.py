@@ -14,7 +14,7 @@ class AcquireTimeoutError(SemaphoreError, TimeoutError):
 
 
 class UnreachableError(SemaphoreError, ConnectionError):
-    """Consul does not answer, or has no leader. Only without waiting: otherwise it is tried again until the timeout."""
+    """Consul does not answer, or has no leader. A call that waits for a slot tries again until its timeout instead."""
 
 
 class RefusedError(SemaphoreError):

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Optional, Protocol, final
+from datetime import datetime
+from typing import Optional, Protocol, TypedDict, final
 
 __all__ = ["Call", "Consul", "Semaphore", "Slot", "all_released", "stop"]
 
@@ -56,6 +57,40 @@ class _Common(Protocol):
     @property
     def agent_checks(self) -> Optional[bool]: ...
 
+class _Summary(TypedDict):
+    prefix: str
+    kind: str
+    limit: Optional[int]
+    held: int
+    free: Optional[int]
+    waiting: Optional[int]
+    period_seconds: Optional[int]
+    problem: Optional[str]
+
+class _Contender(TypedDict):
+    session: str
+    kind: str
+    name: str
+    where: str
+    since: Optional[datetime]
+
+class _Holder(TypedDict):
+    fencing_token: Optional[int]
+    slot_index: Optional[int]
+    slot_name: Optional[str]
+    dead: bool
+    cools_until: Optional[datetime]
+    never_expires: bool
+
+class _Waiter(TypedDict):
+    priority: Optional[int]
+    slots: int
+
+class _Usage(TypedDict):
+    summary: _Summary
+    holders: list[tuple[_Contender, _Holder]]
+    waiters: list[tuple[_Contender, _Waiter]]
+
 @final
 class Call:
     def cancel(self) -> None: ...
@@ -70,6 +105,7 @@ class Semaphore:
         cls, consul: Consul, parts: Sequence[_Part], common: _Common, log: Callable[[int, str], None]
     ) -> Semaphore: ...
     def acquire(self, timeout: Optional[float], future: Future[Slot]) -> Call: ...
+    def usage(self, future: Future[list[_Usage]]) -> Call: ...
     def all_released(self, future: Future[None]) -> Call: ...
 
 @final

@@ -2,16 +2,19 @@
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, fields, replace
 from time import monotonic
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple, Optional, TypeVar, Union
 
 from consul_semaphore import _native
 from consul_semaphore._calls import PerProcess, Seconds, seconds, wait, wait_async
 from consul_semaphore._consul import Consul, default
 from consul_semaphore._errors import InvalidSemaphoreError
 from consul_semaphore._slot import Slot, SlotRequest, log
+from consul_semaphore._usage import Usage, usage_of
+
+T = TypeVar("T")
 
 
 class Window(NamedTuple):
@@ -205,6 +208,37 @@ class Semaphore:
         """The same without waiting: `slot(timeout=0)`."""
         return self.slot(timeout=0)
 
+    async def run(
+        self,
+        work: Union[Coroutine[Any, Any, T], Callable[[Slot], Awaitable[T]]],
+        timeout: Optional[Seconds] = None,
+    ) -> T:
+        """Waits for a slot in asyncio, runs the work in the slot, releases the slot, and returns the result of the work.
+
+        work: a coroutine, which begins once there is a slot; or a function that is called with the slot and returns a
+            coroutine. A task is refused, because a task runs without waiting for the slot
+        timeout: how long the call waits for the slot, as in `slot`
+
+        The work runs in the task of the caller. If the slot is lost, `run` cancels the work, and raises `SlotLostError` once the work has ended. Work that
+        blocks the event loop is not ended, nor are threads and processes that the work started. If the caller is
+        cancelled, so is the work, or the wait for the slot, and the slot is released.
+
+        There is no `run` for threads, because nothing can end what a thread does: use `with` and `Slot.on_lost`.
+
+        Raises `SlotLostError` if the slot was lost, the errors of `slot` if there is no slot, and what the work
+        raises. If lost work raises another exception than its cancellation, that exception is raised, and the loss is
+        logged.
+        """
+        if not (isinstance(work, Coroutine) or callable(work)):
+            raise TypeError(f"run takes a coroutine, or a function that returns one, and not a {type(work).__name__}")
+        try:
+            async with self.slot(timeout) as slot:
+                return await (work if isinstance(work, Coroutine) else work(slot))
+        finally:
+            # Work without a slot did not begin, and Python would warn that nobody has awaited it.
+            if isinstance(work, Coroutine):
+                work.close()
+
     def acquire(self, timeout: Optional[Seconds] = None) -> Slot:
         """A slot that lasts longer than a block: `release` gives it back.
 
@@ -224,6 +258,23 @@ class Semaphore:
             slot: _native.Slot = await wait_async(lambda future: native.acquire(left.seconds(), future))
             if slot.begin():
                 return Slot(slot)
+
+    def usage(self) -> list[Usage]:
+        """Says who holds slots, who waits, and how many slots are free, for each prefix in the order in which the
+        semaphores were named: `[usage] = db.usage()` for a single one.
+
+        The answer is that of one moment for each prefix. A free slot may be gone when it is asked for, so ask with
+        `try_slot` instead of looking first. Contenders that do not write who they are, such as `consul lock`, have
+        names only if the token may read their sessions.
+
+        Raises `UnreachableError` if Consul does not answer, and `RefusedError` if Consul refuses, for example because
+        the token may not read the prefix.
+        """
+        return [usage_of(native) for native in wait(self._native.get().usage)]
+
+    async def usage_async(self) -> list[Usage]:
+        """The same in asyncio."""
+        return [usage_of(native) for native in await wait_async(self._native.get().usage)]
 
     def all_released(self) -> None:
         """Waits until all slots that were taken here are free for others, also those that rest, and nobody waits."""

@@ -45,7 +45,7 @@ class Slot:
     It is kept alive in the background until it is given back, or nothing refers to it any more. It can be lost, as when
     somebody destroys its session, or Consul can't be reached for nearly its TTL. Then the work must end:
 
-    - `async with` cancels its task, and raises `SlotLostError`
+    - `async with` and `Semaphore.run` cancel their task, and raise `SlotLostError`
     - in a thread nobody can interrupt the work: ask `lost` before each step that can't be undone, or wait for it
       elsewhere, with `wait_lost`. In the end `with` raises `SlotLostError`, if there is no other exception.
     """
@@ -283,8 +283,7 @@ class SlotRequest:
 
             @functools.wraps(function)
             async def call_async(*arguments: Any, **named: Any) -> Any:
-                async with SlotRequest(self._semaphore, self._timeout):
-                    return await function(*arguments, **named)
+                return await self._semaphore.run(lambda _slot: function(*arguments, **named), self._timeout)
 
             return cast(Function, call_async)
 

@@ -2,7 +2,10 @@
 
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 
-use super::{Semaphore, refusal::runtime_ended};
+use super::{
+    Semaphore,
+    refusal::{advice_on, runtime_ended},
+};
 use crate::{
     Prefix, Reading,
     usage::{SessionNames, Usage},
@@ -35,6 +38,13 @@ impl Semaphore {
             Ok(all)
         });
         asked.await.unwrap_or_else(|_ended| Err(runtime_ended()))
+    }
+
+    /// Returns advice about a refusal of [`Self::usage`], or an empty text: for the Python package, whose errors say
+    /// what to do.
+    #[doc(hidden)]
+    pub fn advice_on(&self, refusal: &consul::Error) -> String {
+        advice_on(refusal, &self.0.settings)
     }
 }
 
