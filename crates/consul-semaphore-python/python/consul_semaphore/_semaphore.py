@@ -219,9 +219,9 @@ class Semaphore:
             coroutine. A task is refused, because a task runs without waiting for the slot
         timeout: how long the call waits for the slot, as in `slot`
 
-        The work runs in the task of the caller. If the slot is lost, `run` cancels the work, and raises `SlotLostError` once the work has ended. Work that
-        blocks the event loop is not ended, nor are threads and processes that the work started. If the caller is
-        cancelled, so is the work, or the wait for the slot, and the slot is released.
+        The work runs in the task of the caller. If the slot is lost, `run` cancels the work, and raises `SlotLostError`
+        once the work has ended. Work that blocks the event loop is not ended, nor are threads and processes that the
+        work started. If the caller is cancelled, so is the work, or the wait for the slot, and the slot is released.
 
         There is no `run` for threads, because nothing can end what a thread does: use `with` and `Slot.on_lost`.
 
@@ -273,7 +273,7 @@ class Semaphore:
         return [usage_of(native) for native in wait(self._native.get().usage)]
 
     async def usage_async(self) -> list[Usage]:
-        """The same in asyncio."""
+        """Says in asyncio what `usage` says."""
         return [usage_of(native) for native in await wait_async(self._native.get().usage)]
 
     def all_released(self) -> None:
