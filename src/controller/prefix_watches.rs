@@ -322,7 +322,8 @@ impl PrefixWatch {
             .send_if_modified(|demands| demands.all.insert(self.number, demand) != Some(demand));
     }
 
-    /// Begins the watch anew, because the access has changed and a call that failed may succeed.
+    /// Begins the watch anew with a listing, because the access has changed and a call that failed may succeed, or because
+    /// a listing from before does not count.
     pub(super) fn renew(&self) {
         self.shared
             .demands

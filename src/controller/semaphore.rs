@@ -347,6 +347,13 @@ impl SemaphoreController {
         self.watching = Some(watch);
     }
 
+    /// Lists the prefix once more, without waiting for a change.
+    pub(super) fn list_again(&self) {
+        if let Some(watching) = &self.watching {
+            watching.renew();
+        }
+    }
+
     /// Whether this is the number of the current watch.
     pub(super) fn watches(&self, number: u64) -> bool {
         let watching = self.watching.as_ref();

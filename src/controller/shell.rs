@@ -628,6 +628,7 @@ impl Shell {
                 self.duties.remove_finalizer(controller, false);
             }
             Duty::ListSessions => self.duties.list_sessions(controller),
+            Duty::ListPrefix => controller.list_again(),
             Duty::EndSession(session) => {
                 if let Some(target) = controller.target() {
                     tracing::info!(%session, semaphore = %reference, "destroyed a session without a contender");

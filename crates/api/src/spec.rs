@@ -128,8 +128,8 @@ pub struct ConsulSemaphoreSpec {
     /// '.', '_' and '-'. Each holder has a slot index, a number from 0 that no other holder at the prefix has, and the
     /// name at that place of this list: for example the GPU that the Job is to use. A new holder gets the smallest
     /// index that no other holder has and that is not reserved: the index of a Job that runs is reserved even if the Job
-    /// has lost its slot. So for a short time, a new holder can get an index that is not below the limit, and then has no
-    /// name. Holders keep the name that they were granted. Not allowed for mode Rate.
+    /// has lost its slot. So until such a Job has ended or has a slot again, a new holder can get an index that is not
+    /// below the limit, and then has no name. Holders keep the name that they were granted. Not allowed for mode Rate.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(
         length(max = 256),

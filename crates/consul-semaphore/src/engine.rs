@@ -29,7 +29,6 @@ mod finalizer;
 mod held;
 mod holders;
 mod joint;
-mod joint_pass;
 mod knowledge;
 mod lookup;
 mod message;
@@ -38,6 +37,7 @@ mod outcomes;
 mod own_writes;
 mod proofs;
 mod queue;
+mod queue_pass;
 mod refs;
 mod refusals;
 mod semaphore;
@@ -54,7 +54,7 @@ mod tests;
 use std::{collections::VecDeque, sync::Arc};
 
 use self::{
-    agenda::DueWork, joint::Joint, joint_pass::JointPass, semaphores::Semaphores, waits::WaitPass,
+    agenda::DueWork, joint::Joint, queue_pass::QueuePass, semaphores::Semaphores, waits::WaitPass,
     watched::Concerned,
 };
 pub use self::{
@@ -359,7 +359,8 @@ impl Engine {
                 self.semaphores.effects.push_back(effect);
             }
             if is_last {
-                self.semaphores.mark_all(semaphore);
+                let effect = Effect::Semaphore(semaphore.clone(), Duty::ListPrefix);
+                self.semaphores.effects.push_back(effect);
             }
             self.semaphores.review(semaphore, now, stores);
         }
@@ -432,10 +433,9 @@ impl Engine {
         }
     }
 
-    /// Makes a pass over a queue, sends the effects, and decides what follows for other queues. Returns the passes
-    /// that were made.
+    /// Makes a pass over a queue, and decides what follows for other queues. Returns the passes that were made.
     fn pass_over(&mut self, queue: &QueueRef, now: Now, stores: &impl Stores) -> Vec<Passed> {
-        let mut pass = JointPass {
+        let mut pass = QueuePass {
             semaphores: &mut self.semaphores,
             joint: &mut self.joint,
             now,

@@ -778,6 +778,7 @@ impl Holder {
                     | Duty::RemoveFinalizer
                     | Duty::LeaveBehind
                     | Duty::ListSessions
+                    | Duty::ListPrefix
                     | Duty::EndSession(_),
                 )
                 | Effect::Closed(_) => {}

@@ -2,8 +2,9 @@
 //!
 //! A slot that is granted gets the smallest number that no other slot of the prefix has, and that no workload runs with
 //! although its slot was taken. The number stands in the contender's body, and the transaction that grants the slot
-//! fails if `.lock` has changed since the numbers were read, so no two holders get the same one, whichever programs and
-//! clusters they belong to. A holder that numbers nothing, such as `consul lock`, has none.
+//! fails if `.lock` has changed since the numbers were read, so no two grants choose the same one, whichever programs and
+//! clusters they belong to. A workload that runs on without its slot, and is granted another one, brings its number
+//! along, which somebody else may have by then. A holder that numbers nothing, such as `consul lock`, has none.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -69,13 +70,13 @@ pub(crate) struct IndexDraft<'a> {
     known: &'a SlotIndices,
     /// The indices of dead holders that only their workloads tell, because the contenders were not seen.
     untold: IdMap<SessionId, u32>,
-    /// The known indices in order, each as often as slots have it, once an index is asked for. Two slots have the same
-    /// index only if somebody else has written a contender.
+    /// The known indices in order, each as often as slots have it, once an index is asked for. Two slots can
+    /// have the same index, for example after a workload that had lost its slot was granted another one.
     sorted: Option<Vec<u32>>,
     /// The indices of slots that the transaction gives back, with the sessions of these slots.
     freed: BTreeMap<u32, BTreeSet<SessionId>>,
-    /// The indices that are not to be given out, although no slot in Consul has them: a workload that runs has them, or
-    /// the transaction gives them out.
+    /// The indices that are not to be given out, even if no slot in Consul has them: a workload that runs has them, or the
+    /// transaction gives them out.
     reserved: BTreeSet<u32>,
     /// The index from which on free ones are looked for.
     next: u32,
@@ -253,6 +254,7 @@ mod tests {
         draft.free(&"a".into());
         assert_eq!(take(&mut draft), 2);
     }
+
     #[test]
     fn the_index_of_a_dead_holder_that_its_workload_tells_is_kept_until_it_is_pruned() {
         let indices = known(&[("a", Gone), ("b", Index(1))]);

@@ -510,9 +510,8 @@ fn pods_unknown(semaphore: &str, kind: &KindName, why: &str) -> String {
 /// Returns the note that a workload's slot is still held because these pods have not ended.
 fn pods_remain(semaphore: &str, kind: &KindName, pods: &[String]) -> String {
     format!(
-        "the slot of {semaphore} is kept because pods of this {kind} have not ended: {}. If a node \
-         is lost, switch it off, because the pod may still run there, and then delete its Node object or force-delete the \
-         pod",
+        "the slot of {semaphore} is kept because pods of this {kind} have not ended: {}. If a node is lost, switch it \
+         off, because the pod may still run there, and then delete its Node object or force-delete the pod",
         pods.join(", ")
     )
 }

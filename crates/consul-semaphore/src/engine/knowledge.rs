@@ -352,15 +352,6 @@ impl Knowledge {
         self.own_writes.add(keys, &[], now.moment);
     }
 
-    /// Records that a transaction which nobody here knows of may have written the lock key until now. The prefix is read
-    /// again, and a listing requested before does not count.
-    pub(super) fn written_by_anybody(&mut self, now: Now) {
-        let lock_key = self.prefix.lock_key();
-        self.own_writes
-            .add([lock_key.as_str()].into_iter(), &[], now.moment);
-        self.invalidate();
-    }
-
     /// Records that a write failed. If it may have been applied all the same, the prefix is read to find out.
     pub(super) fn write_failed(&mut self, error: consul::Error, now: Now) {
         if error.may_have_been_applied() {

@@ -1,6 +1,7 @@
 //! Searches for sessions of a semaphore without a contender. Such a session exists if the answer that created it was
 //! lost, or if the process died before the session had a contender. A session with a TTL expires. This module
-//! searches for the sessions without a TTL, for all lock keys at once, because an unused key has no queue.
+//! searches for the sessions without a TTL, for all lock keys at once, because an unused key has no queue. Before a
+//! semaphore is deleted, it searches for all sessions.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -17,8 +18,8 @@ pub(super) struct Orphans {
     setback: Option<Setback>,
     /// Reason why the final search fails.
     pub(super) obstacle: Option<Obstacle>,
-    /// Whether a search found no session after everything else was deleted.
-    pub(super) done: bool,
+    /// When the answer came to a search that found no session after everything else was deleted.
+    pub(super) done: Option<Moment>,
     asked: Option<SessionSearch>,
 }
 
@@ -35,7 +36,7 @@ impl Orphans {
     /// semaphore is left.
     pub(super) fn due(&self, settings: &Settings, last: bool) -> Option<Moment> {
         let any = settings.ttl.is_none() || !self.found.is_empty();
-        if self.asked.is_some() || (last && self.done) || !(last || any) {
+        if self.asked.is_some() || (last && self.done.is_some()) || !(last || any) {
             return None;
         }
         let next = match (self.setback, self.looked) {
@@ -85,7 +86,8 @@ impl Orphans {
         let before = self.setback.take();
         let orphans = sessions.into_iter().filter(|session| {
             let own = Identity::parse(&session.name);
-            session.ttl.is_none()
+            // Those with a TTL expire by themselves, but the end does not wait for that.
+            (last || session.ttl.is_none())
                 && own.is_some_and(|identity| settings.owns_of_any_key(&identity))
                 && !in_use(&session.id)
         });
@@ -100,7 +102,9 @@ impl Orphans {
             }
         }
         // A session that was just found still exists. Only a search that finds none shows that none is left.
-        self.done |= last && ends.is_empty();
+        if last && ends.is_empty() {
+            self.done.get_or_insert(now.moment);
+        }
         let obstacle = self.obstacle.take();
         if last && !ends.is_empty() {
             let setback = Setback::with_jitter(before.as_ref(), now.moment, now.jitter);
@@ -203,10 +207,10 @@ mod tests {
         let (mut orphans, some) = (Orphans::default(), settings(Some(Duration::from_mins(2))));
         assert_eq!(orphans.due(&some, true), Some(Moment::default()));
         look(&mut orphans, &some, (1, true), Err(consul::Error::Gone));
-        assert!(orphans.obstacle.is_some() && !orphans.done);
+        assert!(orphans.obstacle.is_some() && orphans.done.is_none());
         assert!(orphans.due(&some, true) > Some(Moment::default()), "later");
         let ended = look(&mut orphans, &some, (2, true), sessions(&[]));
-        assert!(ended.is_empty() && orphans.obstacle.is_none() && orphans.done);
+        assert!(ended.is_empty() && orphans.obstacle.is_none() && orphans.done.is_some());
         assert_eq!(orphans.due(&some, true), None, "once");
     }
 
@@ -222,13 +226,13 @@ mod tests {
                 sessions(&["batch/db:k/a"]),
             );
             assert_eq!(ended.len(), 1);
-            assert!(!orphans.done, "it is still there");
+            assert!(orphans.done.is_none(), "it is still there");
             assert!(orphans.due(&some, true) > Some(Moment::default()), "later");
             let obstacle = orphans.obstacle.as_ref().unwrap();
             assert_eq!(obstacle.since, minute(2), "for so long");
         }
         look(&mut orphans, &some, (4, true), sessions(&[]));
-        assert!(orphans.obstacle.is_none() && orphans.done);
+        assert!(orphans.obstacle.is_none() && orphans.done.is_some());
     }
 
     #[test]

@@ -105,6 +105,8 @@ pub enum Duty {
     RecordLimits(Vec<u32>),
     /// List the sessions of our node.
     ListSessions,
+    /// List the prefix once more, without waiting for a change.
+    ListPrefix,
     /// Destroy a session without a contender.
     EndSession(SessionId),
     /// Remove the finalizer, because nothing is left in Consul.
@@ -129,15 +131,6 @@ impl QueueState {
     /// Returns the result of the last pass over the queue, if there was one.
     pub(crate) fn last(&self) -> Option<&Conclusion> {
         self.concluded.as_ref().map(|(conclusion, _)| conclusion)
-    }
-
-    /// Makes the next pass read the prefix anew, and only what that reading shows counts as the end of a deleted
-    /// semaphore.
-    fn read_anew(&mut self, now: Now) {
-        self.queue.knowledge.written_by_anybody(now);
-        if let Some((conclusion, _)) = &mut self.concluded {
-            conclusion.finished = false;
-        }
     }
 
     /// Returns the number of slots that are left to others, who have waited longer than the first workload here.
@@ -520,26 +513,20 @@ impl SemaphoreState {
     }
 
     /// Takes over the list of our node's sessions. Returns the sessions to destroy, and whether this was the final search
-    /// and found none. All queues then read their prefix once more before the semaphore counts as cleaned up, because a
-    /// transaction without an answer may have been applied after the last reading, while its session still existed.
+    /// and found none. Then the prefix is listed once more, because a transaction without an answer may have been
+    /// applied after the last listing, while its session still existed.
     pub(super) fn listed_sessions(
         &mut self,
         sessions: Result<Vec<Session>, consul::Error>,
         now: Now,
         stores: &impl Stores,
     ) -> (Vec<SessionId>, bool) {
-        let searched = self.orphans.done;
+        let searched = self.orphans.done.is_some();
         let locking = self.watched.sessions();
         let in_use = |id: &SessionId| locking.contains(id) || stores.keeps(id);
         let settings = &self.spec.settings;
         let ends = self.orphans.answered(settings, sessions, now, in_use);
-        let is_last = self.orphans.done && !searched;
-        if is_last {
-            for queue in self.queues.values_mut() {
-                queue.read_anew(now);
-            }
-        }
-        (ends, is_last)
+        (ends, self.orphans.done.is_some() && !searched)
     }
 }
 
@@ -595,10 +582,9 @@ impl SemaphoreState {
         let Some(state) = self.queues.get(key).filter(|_| key.is_some()) else {
             return false;
         };
-        // The queues of a deleted semaphore read their prefix once more after the final search for its sessions.
-        let is_over = |finished| !self.spec.settings.terminating || finished && self.orphans.done;
-        let last = state.last();
-        last.is_some_and(|last| last.idle && is_over(last.finished))
+        state
+            .last()
+            .is_some_and(|last| last.idle && (!self.spec.settings.terminating || last.finished))
             && !state.queue.is_blocked()
             && self.is_seen_by(key)
             && !self.watched.has_changed(key, state.last_read)
@@ -625,7 +611,9 @@ impl SemaphoreState {
             self.orphans.ask(now, self.is_cleaned_up());
             duties.push(Duty::ListSessions);
         }
-        let cleaned_up = self.is_cleaned_up() && self.orphans.done;
+        // A listing from before the last session had ended says nothing of what that session wrote.
+        let is_shown = |searched| self.watched.was_asked_after(searched);
+        let cleaned_up = self.is_cleaned_up() && self.orphans.done.is_some_and(is_shown);
         let hopeless = self.hopeless_from().is_some_and(|from| from <= now.moment);
         if (cleaned_up || hopeless) && self.finalizer.may_be_removed(now.moment).is_ok() {
             self.finalizer.ask();
@@ -678,12 +666,16 @@ impl SemaphoreState {
         self.watched.is_known() && !self.queues.is_empty() && self.queues.values().all(settled)
     }
 
-    /// Whether the semaphore is being deleted and nothing of it is left at any lock key.
+    /// Whether the semaphore is being deleted and nothing of it is left at any lock key, as the watch last showed it.
     fn is_cleaned_up(&self) -> bool {
-        let finished = |state: &QueueState| state.last().is_some_and(|last| last.finished);
+        let finished = |(key, state): (&Option<Key>, &QueueState)| {
+            state.last().is_some_and(|last| last.finished)
+                && !state.queue.is_blocked()
+                && !self.watched.has_changed(key, state.last_read)
+        };
         self.spec.settings.terminating
             && self.watched.is_known()
-            && self.queues.values().all(finished)
+            && self.queues.iter().all(finished)
     }
 
     /// Returns when to search for sessions without a contender. There is no search while the contenders are not known.

@@ -797,7 +797,10 @@ fn the_finalizer_goes_when_nothing_is_left() {
     assert!(world.consul.get("p/.lock").is_none());
     assert_eq!(world.duties, [Duty::ListSessions]);
     world.sessions();
-    assert_eq!(world.duties, [Duty::ListSessions, Duty::RemoveFinalizer]);
+    assert_eq!(world.duties, [Duty::ListSessions, Duty::ListPrefix]);
+    world.list();
+    world.settle();
+    assert_eq!(world.duties.last(), Some(&Duty::RemoveFinalizer));
     let now = world.now();
     world
         .engine

@@ -151,6 +151,11 @@ impl WatchedPrefix {
         matches!(self.last, Some(Ok(_)))
     }
 
+    /// Whether the last answer of the watch is a listing that was requested after this moment.
+    pub(super) fn was_asked_after(&self, moment: Moment) -> bool {
+        matches!(self.last, Some(Ok(stamp)) if stamp.sent > moment)
+    }
+
     /// Returns the error of the watch and the time since which it fails; `None` if it does not fail.
     pub fn failure(&self) -> Option<(&consul::Error, Moment)> {
         match (&self.last, self.failing_since) {

@@ -145,10 +145,11 @@ impl Slot {
         self.first().fencing_token()
     }
 
-    /// Returns the number of the slot among all slots of the semaphore: a number from 0 that no other holder has meanwhile,
-    /// usually the smallest that is free, in whichever program or cluster it is. It says which GPU, licence seat or port is this program's.
-    /// Holders that number nothing, such as `consul lock`, have none. Of several slots it is the number of the first;
-    /// [`Self::sequencers`] has the others. `None` for a slot of a rate.
+    /// Returns the number of the slot among all slots of the semaphore: a number from 0 that no other holder has
+    /// meanwhile, in whichever program or cluster it is. Usually it is the smallest that is free. It says which GPU,
+    /// licence seat or port is this program's. After a slot was lost, two holders can have the same number:
+    /// `docs/tasks.md` says when. Holders that number nothing, such as `consul lock`, have none. Of several slots it is
+    /// the number of the first; [`Self::sequencers`] has the others. `None` for a slot of a rate.
     pub fn index(&self) -> Option<u32> {
         self.first().index()
     }

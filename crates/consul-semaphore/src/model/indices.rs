@@ -9,7 +9,8 @@ use crate::{Uid, workload::GrantedSlot};
 #[derive(Clone, Debug, Default)]
 pub(super) struct IndexJudge {
     /// The workloads that run although `Holders` has once not listed one of their slots. That slot may have been given
-    /// to another workload, and its index with it.
+    /// to another workload, and its index with it. That a pass gives nobody the index of what it sees running is
+    /// checked for each plan: see [`rules`](super::rules).
     displaced: BTreeSet<Uid>,
 }
 

@@ -537,8 +537,8 @@ impl Operator {
                     }
                     Duty::ListSessions => Some(Step::ListSessions),
                     Duty::EndSession(session) => Some(Step::Destroy(session)),
-                    // The status does that: see `record`.
-                    Duty::RecordLimits(_) => None,
+                    // The status does that: see `record`. The watch brings a listing in any case.
+                    Duty::RecordLimits(_) | Duty::ListPrefix => None,
                 },
                 Effect::Closed(_) => None,
             };

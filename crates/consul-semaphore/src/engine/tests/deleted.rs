@@ -38,18 +38,25 @@ impl World {
 
     /// Nothing is left in Consul when the finalizer is removed.
     fn leaves_nothing(&mut self, lock_key: &str) {
+        assert_eq!(self.duties, [Duty::ListPrefix]);
+        self.list();
         self.run(30);
-        assert_eq!(self.duties, [Duty::RemoveFinalizer]);
+        self.list();
+        self.run(30);
+        assert_eq!(self.duties, [Duty::ListPrefix, Duty::RemoveFinalizer]);
         assert!(self.consul.get(lock_key).is_none());
     }
 }
 
 #[test]
 fn what_was_written_late_at_a_key_is_found_after_the_last_session_has_ended() {
-    let mut world = World::cleaned_up(true, &queue("db", Some("k")));
-    world.is_late("p/k/.lock");
-    world.sessions();
-    world.leaves_nothing("p/k/.lock");
+    for key in ["k", "unknown"] {
+        let mut world = World::cleaned_up(true, &queue("db", Some("k")));
+        let lock_key = format!("p/{key}/.lock");
+        world.is_late(&lock_key);
+        world.sessions();
+        world.leaves_nothing(&lock_key);
+    }
 }
 
 #[test]
@@ -64,5 +71,6 @@ fn a_listing_from_before_the_last_session_had_ended_does_not_count() {
         .engine
         .listed_sessions(&db, Ok(Vec::new()), now, &world.store);
     world.engine.listed(&db, Ok(old), now, &world.store);
+    world.settle();
     world.leaves_nothing("p/.lock");
 }

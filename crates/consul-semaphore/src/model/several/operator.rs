@@ -461,8 +461,11 @@ impl Operator {
                         }
                         Duty::ListSessions => Some(Step::ListSessions(place)),
                         Duty::EndSession(session) => Some(Step::Destroy(session)),
-                        Duty::AddFinalizer | Duty::RemoveFinalizer | Duty::LeaveBehind => {
-                            unreachable!("it has its finalizer: {duty:?}")
+                        Duty::AddFinalizer
+                        | Duty::RemoveFinalizer
+                        | Duty::LeaveBehind
+                        | Duty::ListPrefix => {
+                            unreachable!("nothing is deleted: {duty:?}")
                         }
                     }
                 }

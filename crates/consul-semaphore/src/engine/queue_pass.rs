@@ -1,5 +1,5 @@
 //! Makes passes over queues, and decides what follows for the workloads that ask for slots at several lock keys: see
-//! [`joint`].
+//! [`joint`](super::joint).
 
 use std::{sync::Arc, time::Duration};
 
@@ -20,15 +20,16 @@ use consul_client::clock::Moment;
 const MOST_JOINT_WORKLOADS_TRIED: usize = 8;
 
 /// A pass over a queue, and the decisions about several queues that follow from it.
-pub(super) struct JointPass<'a, S> {
+pub(super) struct QueuePass<'a, S> {
     pub(super) semaphores: &'a mut Semaphores,
     pub(super) joint: &'a mut Joint,
     pub(super) now: Now,
     pub(super) stores: &'a S,
 }
 
-impl<S: Stores> JointPass<'_, S> {
-    /// Makes a pass over a queue, and sends the transactions that follow from it. Returns the passes that were made.
+impl<S: Stores> QueuePass<'_, S> {
+    /// Makes a pass over a queue, and sends the transactions that follow from it. Returns the passes that were made: for
+    /// each of them [`Self::join`] decides what follows, once all transactions are sent.
     pub(super) fn run(&mut self, queue: &QueueRef) -> Vec<Passed> {
         let mut passed = Vec::from_iter(self.pass_over(queue));
         let known = self.semaphores.queue(queue);
