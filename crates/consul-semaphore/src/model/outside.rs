@@ -235,7 +235,7 @@ impl Outside {
             self.observer.skipped(&skip.workload.uid);
         }
         if let (Answer::Done, Patch::Fail(fail)) = (answer, patch) {
-            self.observer.failed(fail, &self.sight(), favoured);
+            self.observer.failed(fail, &self.sight(), read, favoured);
         }
         self.look();
         answer

@@ -235,7 +235,11 @@ impl World {
             }
             Event::Straggle => {
                 if let Some(straggler) = self.stragglers.last_mut() {
+                    let before = self.outside.sight().workloads();
                     straggler.act(&mut self.outside, None);
+                    let (after, now) = (self.outside.sight().workloads(), self.outside.now());
+                    let observer = &mut self.outside.observer;
+                    observer.granted_by_overtaken(after.difference(&before), now);
                     if !straggler.is_busy() {
                         self.stragglers.pop();
                     }
