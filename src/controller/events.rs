@@ -109,8 +109,7 @@ pub(super) enum Reason {
     StartRefused,
     /// The Job keeps its slot because its pods have not ended for 90 seconds. The message names pods and nodes. If a
     /// node is lost, switch it off, because the pod may still run there, and then delete its Node object or force-delete
-    /// the pod. If the message says that the kind is switched off,
-    /// the workload keeps its slot until it has ended.
+    /// the pod. If the message says that the kind is switched off, the workload keeps its slot until it has ended.
     PodsRemain,
     /// The Job keeps its slot because the operator could not find out for 90 seconds whether its pods are gone. The
     /// message says why. If you have removed the row of its kind or switched Kueue off, undo this until the slots are

@@ -352,16 +352,8 @@ impl Engine {
         stores: &impl Stores,
     ) {
         if let Some(state) = self.semaphores.states.get_mut(semaphore) {
-            let (ends, is_last) = state.listed_sessions(sessions, now, stores);
-            for session in ends {
-                let duty = Duty::EndSession(session);
-                let effect = Effect::Semaphore(semaphore.clone(), duty);
-                self.semaphores.effects.push_back(effect);
-            }
-            if is_last {
-                let effect = Effect::Semaphore(semaphore.clone(), Duty::ListPrefix);
-                self.semaphores.effects.push_back(effect);
-            }
+            let duties = state.listed_sessions(sessions, now, stores);
+            self.semaphores.assign(semaphore, duties);
             self.semaphores.review(semaphore, now, stores);
         }
     }

@@ -68,7 +68,7 @@ impl SlotIndices {
 /// The indices of the slots at a prefix as a transaction leaves them.
 pub(crate) struct IndexDraft<'a> {
     known: &'a SlotIndices,
-    /// The indices of dead holders that only their workloads tell, because the contenders were not seen.
+    /// The indices of dead holders that are known from their workloads alone, because the contenders were not seen.
     untold: IdMap<SessionId, u32>,
     /// The known indices in order, each as often as slots have it, once an index is asked for. Two slots can
     /// have the same index, for example after a workload that had lost its slot was granted another one.
@@ -98,7 +98,7 @@ impl IndexDraft<'_> {
         known.or_else(|| self.untold.get(session)).copied()
     }
 
-    /// Records the index that a workload tells of the slot of a dead holder, unless the contender has told one.
+    /// Records which index a dead holder's slot has, as the grant of its workload says, unless the contender said it.
     pub(crate) fn tell(&mut self, session: &SessionId, index: u32) {
         if self.index_of(session).is_none() {
             self.untold.insert(session.clone(), index);

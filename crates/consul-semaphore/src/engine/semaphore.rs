@@ -512,21 +512,23 @@ impl SemaphoreState {
         self.watched.bring(prefix, keyed, listing, now.moment)
     }
 
-    /// Takes over the list of our node's sessions. Returns the sessions to destroy, and whether this was the final search
-    /// and found none. Then the prefix is listed once more, because a transaction without an answer may have been
-    /// applied after the last listing, while its session still existed.
+    /// Takes over the list of our node's sessions, and returns what follows. Sessions without a contender are destroyed.
+    /// Once the final search has found none, the prefix is listed once more, because a transaction without an answer may
+    /// have been applied after the last listing, while its session still existed.
     pub(super) fn listed_sessions(
         &mut self,
         sessions: Result<Vec<Session>, consul::Error>,
         now: Now,
         stores: &impl Stores,
-    ) -> (Vec<SessionId>, bool) {
+    ) -> Vec<Duty> {
         let searched = self.orphans.done.is_some();
         let locking = self.watched.sessions();
         let in_use = |id: &SessionId| locking.contains(id) || stores.keeps(id);
         let settings = &self.spec.settings;
         let ends = self.orphans.answered(settings, sessions, now, in_use);
-        (ends, self.orphans.done.is_some() && !searched)
+        let is_last = self.orphans.done.is_some() && !searched;
+        let list = is_last.then_some(Duty::ListPrefix);
+        ends.into_iter().map(Duty::EndSession).chain(list).collect()
     }
 }
 

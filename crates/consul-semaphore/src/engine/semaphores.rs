@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::{
-    CallId, Conclusion, Effect, Event, Now, Queue, QueueRef, QueueState, SemaphoreRef,
+    CallId, Conclusion, Duty, Effect, Event, Now, Queue, QueueRef, QueueState, SemaphoreRef,
     SemaphoreState, Stores,
     agenda::{Agenda, DueWork},
     joint::LastPass,
@@ -34,8 +34,13 @@ pub(super) struct Semaphores {
 impl Semaphores {
     /// Returns a queue.
     pub(super) fn queue(&self, queue: &QueueRef) -> Option<&Queue> {
+        self.queue_state(queue).map(|state| &state.queue)
+    }
+
+    /// Returns a queue with the result of its last pass.
+    pub(super) fn queue_state(&self, queue: &QueueRef) -> Option<&QueueState> {
         let state = self.states.get(&queue.semaphore)?;
-        state.queues.get(&queue.key).map(|state| &state.queue)
+        state.queues.get(&queue.key)
     }
 
     /// Returns a queue that is to be changed.
@@ -77,8 +82,7 @@ impl Semaphores {
     /// Returns the result of the last pass over a queue, if nothing has happened since and no request to Consul is
     /// pending.
     pub(super) fn concluded(&self, queue: &QueueRef) -> Option<&Conclusion> {
-        let semaphore = self.states.get(&queue.semaphore)?;
-        let state = semaphore.queues.get(&queue.key)?;
+        let state = self.queue_state(queue)?;
         let conclusion = state.last()?;
         let changes = state.queue.is_blocked() || self.agenda.is_marked(queue);
         (!changes).then_some(conclusion)
@@ -100,9 +104,7 @@ impl Semaphores {
     /// Whether a workload can have what it asks for in this queue now, which is also assumed before the first result of
     /// a pass.
     pub(super) fn reaches(&self, queue: &QueueRef, workload: &Uid) -> bool {
-        let semaphore = self.states.get(&queue.semaphore);
-        let state = semaphore.and_then(|semaphore| semaphore.queues.get(&queue.key));
-        let last = state.and_then(QueueState::last);
+        let last = self.queue_state(queue).and_then(QueueState::last);
         last.is_none_or(|conclusion| conclusion.in_reach.contains(workload))
     }
 
@@ -176,14 +178,18 @@ impl Semaphores {
         if !duties.is_empty() {
             self.changed.insert(semaphore.clone());
         }
-        let effects = duties
-            .into_iter()
-            .map(|duty| Effect::Semaphore(semaphore.clone(), duty));
-        self.effects.extend(effects);
+        self.assign(semaphore, duties);
         if settled {
             self.mark_all(semaphore);
         }
         self.agenda.set(DueWork::Semaphore(semaphore.clone()), next);
+    }
+
+    /// Asks the caller to do these duties for a semaphore.
+    pub(super) fn assign(&mut self, semaphore: &SemaphoreRef, duties: Vec<Duty>) {
+        let duties = duties.into_iter();
+        let effects = duties.map(|duty| Effect::Semaphore(semaphore.clone(), duty));
+        self.effects.extend(effects);
     }
 
     /// Forgets a queue that no longer exists, with the number in its calls.
